@@ -1,0 +1,19 @@
+"""RecursiveMix (Mixed Learning with History) for OpenMMLab.
+
+Importing mmrm registers every component in the registries of mmpretrain and mmengine and, only where the installed
+packages need it, repairs them (:mod:`mmrm.compat`). That must happen before ``mmcv.ops`` is imported: import it first.
+"""
+from . import compat
+from .version import __version__
+
+compat.apply()
+
+from . import backbones, datasets, hooks, schedulers, weights  # noqa: E402
+from .consistency_head import RMConsistencyHead  # noqa: E402
+from .data_preprocessor import RMDataPreprocessor, reset_history  # noqa: E402
+from .recursive_mix import RecursiveMix  # noqa: E402
+
+__all__ = [
+    'RMConsistencyHead', 'RMDataPreprocessor', 'RecursiveMix', '__version__', 'backbones', 'compat', 'datasets',
+    'hooks', 'reset_history', 'schedulers', 'weights'
+]

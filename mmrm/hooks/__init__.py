@@ -1,0 +1,6 @@
+"""Hooks that mmengine lacks."""
+from .check_classes import CheckClassesHook, check_num_classes
+from .random_state import RandomStateHook, rm_worker_init
+from .reset_history import ResetHistoryHook
+
+__all__ = ['CheckClassesHook', 'RandomStateHook', 'ResetHistoryHook', 'check_num_classes', 'rm_worker_init']

@@ -1,0 +1,103 @@
+"""Exact resume: a run that was stopped at an epoch's end and resumed is the run that was never stopped."""
+import random
+import warnings
+from typing import List, Optional
+
+import numpy as np
+import torch
+from mmengine.dist import all_gather_object, get_rank, get_world_size
+from mmengine.hooks import Hook
+from mmengine.registry import FUNCTIONS, HOOKS
+from mmengine.runner import EpochBasedTrainLoop
+
+KEY = 'random_state'
+
+
+def get_random_state() -> dict:
+    """The state of Python's, NumPy's, torch's and the current CUDA device's generators, in types that load safely."""
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    state = dict(
+        python=random.getstate(),
+        numpy=(name, keys.astype(np.int64).tolist(), position, has_gauss, cached),
+        torch=torch.get_rng_state())
+    if torch.cuda.is_available():
+        state['cuda'] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_random_state(state: dict) -> None:
+    """Set what :func:`get_random_state` returned."""
+    version, internal, gauss = state['python']
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = state['numpy']
+    np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state['torch'].cpu())
+    if 'cuda' in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state['cuda'].cpu())
+
+
+@HOOKS.register_module()
+class RandomStateHook(Hook):
+    """Saves every process's random state with each checkpoint and goes on from it.
+
+    The state is taken at the end of a training epoch and set again at the start of the next one, in a run that goes on
+    as in a run that resumes, so that validation in between changes nothing. With workers the train data loader also
+    needs ``worker_init_fn=dict(type='rm_worker_init')`` and ``persistent_workers=False``.
+
+    Iteration-based loops are left alone: mmengine does not return to the same place in the data there.
+    """
+    # Before the checkpoint is written, and before any other hook draws a number.
+    priority = 'VERY_HIGH'
+
+    def __init__(self):
+        self._states: Optional[List[dict]] = None
+
+    def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
+        if not runner._resume:  # load_from starts a new run from old weights
+            return
+        states = checkpoint.get(KEY)
+        if states is not None and len(states) != get_world_size():
+            warnings.warn(
+                f'The checkpoint holds the random state of {len(states)} process(es) and this run has '
+                f'{get_world_size()}: training goes on, but not as the run that was stopped would have.', stacklevel=2)
+            states = None
+        self._states = states
+        self._restore_sampler_seed(runner, checkpoint)
+
+    def before_train_epoch(self, runner) -> None:
+        if self._states is not None and self._by_epoch(runner):
+            set_random_state(self._states[get_rank()])
+
+    def after_train_epoch(self, runner) -> None:
+        if self._by_epoch(runner):
+            self._states = all_gather_object(get_random_state())
+
+    def before_save_checkpoint(self, runner, checkpoint: dict) -> None:
+        if self._states is not None:
+            checkpoint[KEY] = self._states
+
+    @staticmethod
+    def _by_epoch(runner) -> bool:
+        return isinstance(runner.train_loop, EpochBasedTrainLoop)
+
+    @staticmethod
+    def _restore_sampler_seed(runner, checkpoint: dict) -> None:
+        """Without a seed in the config the sampler of the resumed run was built with another one."""
+        seed = checkpoint.get('meta', {}).get('seed')
+        sampler = getattr(runner.train_dataloader, 'sampler', None)
+        if seed is not None and hasattr(sampler, 'seed') and not runner._randomness_cfg.get('diff_rank_seed', False):
+            sampler.seed = seed
+
+
+@FUNCTIONS.register_module()
+def rm_worker_init(worker_id: int) -> None:
+    """Seed a data-loader worker from the main process's generator.
+
+    mmengine gives a new worker the same constant in every epoch, so that each epoch repeats its random crops. torch
+    draws a base seed from the main process when an epoch starts; that one differs between epochs and is part of what
+    :class:`RandomStateHook` saves.
+    """
+    seed = (torch.initial_seed() + 1_000_003 * get_rank()) % 2**32
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -1,0 +1,64 @@
+"""Package mmrm.
+
+The two OpenMMLab stacks share their import names, so neither is a hard requirement: choose one with an extra,
+``pip install .[openmmlab]`` or ``pip install .[onedl]``, or keep the one you have with ``pip install --no-deps -e .``.
+"""
+import shutil
+import sys
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+# What OpenMMLab's `mim` looks for in an installed package.
+MIM_FILES = ('configs', 'tools', 'model-index.yml')
+
+
+def requirements(name: str) -> list:
+    """Read ``requirements/<name>.txt`` without comments and blank lines."""
+    lines = (ROOT / 'requirements' / f'{name}.txt').read_text().splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith('#')]
+
+
+def add_mim_files() -> None:
+    """Put configs and tools into ``mmrm/.mim``: links for an editable install, copies for a distribution."""
+    if {'egg_info', 'clean', 'dist_info'} >= set(sys.argv[1:2]):
+        return
+    mim = ROOT / 'mmrm' / '.mim'
+    if mim.exists():
+        shutil.rmtree(mim)
+    mim.mkdir()
+    editable = any('editable' in arg or arg == 'develop' for arg in sys.argv[1:])
+    for name in MIM_FILES:
+        source, target = ROOT / name, mim / name
+        if editable:
+            target.symlink_to(source, target_is_directory=source.is_dir())
+        elif source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns('__pycache__'))
+        else:
+            shutil.copy2(source, target)
+
+
+if __name__ == '__main__':
+    version: dict = {}
+    exec((ROOT / 'mmrm' / 'version.py').read_text(), version)
+    add_mim_files()
+    setup(
+        name='mmrm',
+        version=version['__version__'],
+        description='RecursiveMix (Mixed Learning with History, NeurIPS 2022) for OpenMMLab',
+        long_description=(ROOT / 'README.md').read_text(),
+        long_description_content_type='text/markdown',
+        license='Apache-2.0',
+        python_requires='>=3.9',
+        packages=find_packages(include=['mmrm', 'mmrm.*']),
+        package_data={'mmrm': ['.mim/**/*']},
+        include_package_data=True,
+        install_requires=requirements('runtime'),
+        extras_require={
+            'openmmlab': requirements('torch') + requirements('openmmlab'),
+            'onedl': requirements('torch') + requirements('onedl'),
+            'tests': requirements('tests'),
+        },
+        zip_safe=False,
+    )

@@ -1,0 +1,26 @@
+import random
+import socket
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # helpers.py and reference.py, from every folder of tests
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    """Every test starts from the same random state, whatever ran before."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def free_port():
+    """A TCP port that is free on this host now."""
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Set up the environment if needed, lint, and run the tests; further arguments go to pytest.
+#   tests/run.sh                  the default suite
+#   tests/run.sh -m slow          what takes minutes each
+#   STACK=onedl tests/run.sh      the same suite on the OneDL packages
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+stack=${STACK:-openmmlab}
+tools/setup_env.sh "$stack"
+case $stack in onedl) venv=${MMRM_VENV:-$root/.venv-onedl} ;; *) venv=${MMRM_VENV:-$root/.venv} ;; esac
+# One thread a process: the tests are many small networks, and two processes share two cores.
+export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+"$venv/bin/ruff" check .
+exec "$venv/bin/python" -m pytest -n "${WORKERS:-2}" --dist loadgroup "$@"

@@ -1,0 +1,339 @@
+"""RM in the set-ups people train in. Each test fails when its set-up breaks."""
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from helpers import batch, classifier, step
+from mmengine.config import Config
+from mmengine.model import ExponentialMovingAverage, MMDistributedDataParallel
+from mmengine.optim import OptimWrapper
+from mmpretrain.registry import MODELS
+
+from mmrm import RecursiveMix, reset_history
+from mmrm.recursive_mix import Mix
+
+
+def mix_of(data):
+    return data['data_samples'][0].rm_mix
+
+
+def batches(count, **kwargs):
+    generator = torch.Generator().manual_seed(7)
+    return [batch(generator=generator, **kwargs) for _ in range(count)]
+
+
+def losses_of(model, data, seed=0, **kwargs):
+    """The losses of a run over ``data`` with fixed boxes, without updates."""
+    np.random.seed(seed)
+    reset_history(model)
+    return [{name: value.detach() for name, value in step(model, copy.deepcopy(d), **kwargs).items()} for d in data]
+
+
+def close(one, other, **tolerance):
+    return all(
+        torch.allclose(a[name].float(), b[name].float(), **tolerance) for a, b in zip(one, other) for name in a)
+
+
+def test_history_survives_an_iteration_of_another_augment():
+    model = classifier(alpha=1.0)
+    preprocessor, augment = model.data_preprocessor, model.data_preprocessor.batch_augments
+    rm = augment.augments[0]
+    step(model, batch())
+    earlier, prediction = rm._history.images.clone(), rm._history.mix.prediction
+    augment.augments = [rm, blend]
+    augment.probs = [0., 1.]
+    losses = step(model, batch())
+    assert losses['loss_consistency'] == 0 and losses['rm_lambda'] == 0
+    augment.probs = [1., 0.]
+    data = preprocessor(dict(inputs=[torch.zeros(3, 32, 32)] * 4, data_samples=batch()['data_samples']), training=True)
+    mix = mix_of(data)
+    box = mix.box
+    assert mix.historical_prediction is prediction
+    patch = F.interpolate(earlier, (box.y2 - box.y1, box.x2 - box.x1), mode='nearest')
+    assert torch.equal(data['inputs'][:, :, box.y1:box.y2, box.x1:box.x2], patch)
+
+
+def blend(images, scores):  # a stock-like augment: two tensors in, two out
+    return images.flip(0) * 0.5 + images * 0.5, scores.flip(0) * 0.5 + scores * 0.5
+
+
+def test_beside_cutmix_with_probabilities():
+    model = classifier(
+        augments=[dict(type='RecursiveMix'), dict(type='CutMix', alpha=1.0)], probs=[0.4, 0.3])
+    kinds = set()
+    for _ in range(25):
+        data = model.data_preprocessor(batch(), training=True)
+        kinds.add(type(mix_of(data)))
+        model(**data, mode='loss')
+    assert kinds == {Mix, type(None)}
+
+
+def test_validation_between_epochs_leaves_the_history_alone():
+    model = classifier(alpha=1.0)
+    step(model, batch())
+    history = model.data_preprocessor.batch_augments.augments[0]._history
+    images, prediction = history.images.clone(), history.mix.prediction.clone()
+    model.eval()
+    with torch.no_grad():
+        model.val_step(batch())
+    model.train()
+    assert model.data_preprocessor.batch_augments.augments[0]._history is history
+    assert torch.equal(history.images, images) and torch.equal(history.mix.prediction, prediction)
+
+
+def test_reset_history_reaches_stock_preprocessors_too():
+    model = classifier(preprocessor='ClsDataPreprocessor')
+    augment = model.data_preprocessor.batch_augments.augments[0]
+    with pytest.warns(UserWarning, match='RMDataPreprocessor'):
+        step(model, batch())
+    assert augment._history is not None
+    reset_history(model)
+    assert augment._history is None
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_amp(dtype):
+    """Losses in float32, close to those without AMP, and a history in float32."""
+    model, data = classifier(alpha=1.0), batches(6)
+    full, mixed = losses_of(model, data), losses_of(model, data, autocast=dtype)
+    assert all(value.dtype == torch.float32 for losses in mixed for value in losses.values())
+    assert close(full, mixed, atol=0.06)
+    assert mixed[-1]['rm_kl'] > 0
+    history = model.data_preprocessor.batch_augments.augments[0]._history
+    assert history.mix.prediction.dtype == torch.float32
+    assert torch.allclose(history.mix.prediction.sum(1), torch.ones(4), atol=1e-5)
+
+
+def test_gradient_accumulation():
+    """Every forward is an iteration of the history; the gradients add up."""
+    model, data = classifier(alpha=1.0), batches(4)
+    losses_of(model, data)
+    expected = [parameter.grad / 4 for parameter in model.parameters()]
+    model.zero_grad()
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.0), accumulative_counts=4)
+    np.random.seed(0)
+    reset_history(model)
+    wrapper.initialize_count_status(model, 0, 4)
+    wrapper.zero_grad = lambda **kwargs: None  # to see the gradients after the step
+    for d in copy.deepcopy(data):
+        log = model.train_step(d, wrapper)
+    assert log['rm_lambda'] > 0
+    for parameter, grad in zip(model.parameters(), expected):
+        assert torch.allclose(parameter.grad, grad, atol=1e-5)
+
+
+def test_ema():
+    """The averaged copy has the RoI layer but neither shares nor touches the history."""
+    model = classifier(alpha=1.0)
+    step(model, batch())
+    ema = ExponentialMovingAverage(model, momentum=0.5)
+    history = model.data_preprocessor.batch_augments.augments[0]._history
+    copied = ema.module.data_preprocessor.batch_augments.augments[0]
+    assert copied is not model.data_preprocessor.batch_augments.augments[0]
+    ema.update_parameters(model)
+    with torch.no_grad():
+        model.head.fc_roi.weight += 1
+    ema.update_parameters(model)
+    assert torch.allclose(ema.module.head.fc_roi.weight, model.head.fc_roi.weight - 0.5, atol=1e-6)
+    ema.module.eval().val_step(batch())
+    assert model.data_preprocessor.batch_augments.augments[0]._history is history
+
+
+def test_channels_last():
+    model, data = classifier(alpha=1.0), batches(5)
+    contiguous = losses_of(model, data)
+    model = model.to(memory_format=torch.channels_last)
+    model.data_preprocessor.register_forward_hook(
+        lambda module, args, out: out.update(inputs=out['inputs'].contiguous(memory_format=torch.channels_last)))
+    assert close(contiguous, losses_of(model, data), atol=1e-4)
+
+
+def test_gradient_checkpointing():
+    model, data = classifier(alpha=1.0), batches(4)
+    plain = losses_of(model, data)
+    grads = [parameter.grad.clone() for parameter in model.parameters()]
+    checkpointed = classifier(
+        alpha=1.0, backbone=dict(type='ResNet', depth=18, base_channels=8, out_indices=(3, ), with_cp=True))
+    checkpointed.load_state_dict(model.state_dict())
+    model.zero_grad()
+    assert close(plain, losses_of(checkpointed, data), atol=1e-5)
+    assert all(torch.allclose(a, b.grad, atol=1e-4) for a, b in zip(grads, checkpointed.parameters()))
+
+
+def test_compiled_backbone():
+    model, data = classifier(alpha=1.0), batches(4)
+    plain = losses_of(model, data)
+    model.backbone = torch.compile(model.backbone, backend='aot_eager')
+    assert close(plain, losses_of(model, data), atol=1e-4)
+
+
+def test_several_models_in_one_process():
+    """Two models trained in turn see the same as each alone."""
+    one, other, data = classifier(alpha=1.0), classifier(alpha=1.0), batches(5)
+    rng = {one: 3, other: 4}
+    for model, seed in rng.items():
+        model.data_preprocessor.batch_augments.augments[0].rng = np.random.RandomState(seed)
+    alone = {model: losses_of(model, data) for model in rng}
+    for model, seed in rng.items():
+        model.data_preprocessor.batch_augments.augments[0].rng = np.random.RandomState(seed)
+        reset_history(model)
+    turns = {model: [] for model in rng}
+    for d in data:
+        for model in rng:
+            turns[model].append(step(model, copy.deepcopy(d)))
+    assert all(close(alone[model], turns[model], atol=1e-6) for model in rng)
+
+
+def _ddp_worker(rank, port, folder):
+    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = classifier(alpha=1.0, probs=0.5)
+    ddp = MMDistributedDataParallel(model, device_ids=None, broadcast_buffers=False, find_unused_parameters=False)
+    wrapper = OptimWrapper(torch.optim.SGD(ddp.parameters(), lr=0.05))
+    np.random.seed(rank)  # the ranks choose differently in most iterations: one mixes, the other does not
+    generator = torch.Generator().manual_seed(rank)
+    lambdas = []
+    for _ in range(12):
+        log = ddp.train_step(batch(generator=generator), wrapper)
+        lambdas.append(float(log['rm_lambda']))
+    history = model.data_preprocessor.batch_augments.augments[0]._history.images
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    torch.save(dict(lambdas=lambdas, history=history, weights=weights), f'{folder}/{rank}.pth')
+    dist.destroy_process_group()
+
+
+def test_ddp_needs_no_search_for_unused_parameters(tmp_path, free_port):
+    torch.multiprocessing.spawn(_ddp_worker, (free_port, str(tmp_path)), nprocs=2)
+    one, other = (torch.load(tmp_path / f'{rank}.pth') for rank in range(2))
+    assert torch.equal(one['weights'], other['weights'])
+    assert not torch.equal(one['history'], other['history'])
+    assert any((a == 0) != (b == 0) for a, b in zip(one['lambdas'], other['lambdas']))
+
+
+# Three networks that the paper never used, from mmpretrain's own configs, with the lines that README shows.
+FOREIGN = {
+    'convnext': ('mmpretrain::convnext/convnext-tiny_32xb128_in1k.py', 768, dict(gap_before_final_norm=False)),
+    'swin': ('mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py', 768, dict()),
+    'mobilenetv3': ('mmpretrain::mobilenet_v3/mobilenet-v3-small_8xb128_in1k.py', 576, dict()),
+}
+
+
+def foreign_config(name, folder):
+    base, channels, backbone = FOREIGN[name]
+    (folder / 'mine.py').write_text(f'''
+_base_ = ['{base}']
+custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+data_preprocessor = dict(
+    type='RMDataPreprocessor', batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5)))
+model = dict(
+    backbone=dict({', '.join(f'{key}={value!r}' for key, value in backbone.items())}),
+    neck=None,
+    head=dict(_delete_=True, type='RMConsistencyHead', num_classes=1000, in_channels={channels}, omega=0.5))
+custom_hooks = [dict(type='ResetHistoryHook'), dict(type='RandomStateHook')]
+''')
+    return Config.fromfile(folder / 'mine.py')
+
+
+def build(config):
+    config.model.setdefault('data_preprocessor', config.data_preprocessor)  # as mmengine's Runner does
+    return MODELS.build(config.model)
+
+
+@pytest.mark.parametrize('name', FOREIGN)
+def test_ones_own_config_takes_rm_in_a_handful_of_lines(name, tmp_path):
+    config = foreign_config(name, tmp_path)
+    model = build(config)
+    assert model.data_preprocessor.mean.any()  # what the base config says stays
+    for _ in range(2):
+        losses = step(model, batch(2, (224, 224) if name == 'swin' else (64, 64), num_classes=1000))
+    assert losses['rm_lambda'] > 0 and losses['rm_kl'] > 0
+    assert model.head.fc_roi.weight.grad.any()
+
+
+def test_a_backbone_that_pools_is_told_which_setting_gives_a_map(tmp_path):
+    config = foreign_config('convnext', tmp_path)
+    config.model.backbone.gap_before_final_norm = True
+    with pytest.raises(ValueError, match='gap_before_final_norm=False'):
+        step(build(config), batch(2, (64, 64), num_classes=1000))
+
+
+def test_the_augment_without_the_head_is_told_once():
+    model = classifier(head=dict(type='LinearClsHead', num_classes=5, in_channels=64))
+    model.neck = MODELS.build(dict(type='GlobalAveragePooling'))
+    step(model, batch())
+    with pytest.warns(UserWarning, match='RS \\+ HIS'):
+        step(model, batch())
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        for _ in range(3):
+            step(model, batch())
+
+
+@pytest.mark.parametrize('augments', [dict(type='Mixup', alpha=1.0), dict(type='RecursiveMix', history=False)])
+def test_no_word_about_the_head_where_none_is_missing(augments):
+    model = classifier(augments=augments, omega=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        for _ in range(3):
+            step(model, batch())
+
+
+def test_the_head_without_the_augment_is_told_once():
+    model = classifier(augments=dict(type='Mixup', alpha=1.0))
+    with pytest.warns(UserWarning, match='say nothing of RecursiveMix'):
+        losses = step(model, batch())
+    assert losses['loss_consistency'] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        step(model, batch())
+
+
+def test_a_loop_without_mmpretrains_classifier():
+    """Plain PyTorch: the augment, any network, the mix handed over by hand."""
+    from mmpretrain.structures import DataSample
+
+    from mmrm.consistency_head import RMConsistencyHead
+    augment, head = RecursiveMix(alpha=1.0), RMConsistencyHead(num_classes=5, in_channels=8, omega=0.1)
+    conv = torch.nn.Conv2d(3, 8, 3, stride=4)
+    for _ in range(3):
+        images, scores = augment(torch.rand(4, 3, 32, 32), torch.eye(5)[:4])
+        samples = [DataSample(metainfo=dict(rm_mix=augment_mix)).set_gt_score(score)
+                   for augment_mix in [augment.take_mix()] for score in scores]
+        losses = head.loss((conv(images), ), samples)
+    assert losses['loss_consistency'] > 0
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_cuda_amp_equals_the_cpu(dtype):
+    model, data = classifier(alpha=1.0), batches(6)
+    expected = losses_of(model, data)
+    model.cuda()
+    np.random.seed(0)
+    reset_history(model)
+    scaler = torch.amp.GradScaler('cuda', enabled=dtype == torch.float16)
+    for d, reference in zip(copy.deepcopy(data), expected):
+        processed = model.data_preprocessor(d, training=True)
+        with torch.autocast('cuda', dtype=dtype):
+            losses = model(**processed, mode='loss')
+        scaler.scale(model.parse_losses(losses)[0]).backward()
+        for name, value in reference.items():
+            assert torch.allclose(losses[name].float().cpu(), value, atol=0.1)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
+def test_cuda_step_copies_nothing_back_to_the_host():
+    model = classifier(alpha=1.0).cuda()
+    step(model, batch())
+    data = model.data_preprocessor(batch(), training=True)
+    torch.cuda.set_sync_debug_mode('error')
+    try:
+        model(**data, mode='loss')
+    finally:
+        torch.cuda.set_sync_debug_mode('default')

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Create the environment of this checkout, once: a virtual environment with the pinned packages and mmrm itself.
+#   tools/setup_env.sh [openmmlab|onedl]
+# MMRM_VENV chooses the folder (default: .venv, or .venv-onedl, in the checkout), PYTHON the interpreter.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+stack=${1:-openmmlab}
+case $stack in
+    openmmlab) default=$root/.venv ;;
+    onedl) default=$root/.venv-onedl ;;
+    *) echo "error: unknown stack '$stack': openmmlab or onedl" >&2; exit 2 ;;
+esac
+venv=${MMRM_VENV:-$default}
+# The stamp is written last and names what it was made from: a half-made or outdated environment is completed.
+stamp=$venv/mmrm-ready
+wanted=$(cd "$root" && cat setup.py requirements/*.txt | cksum)" $stack $root"
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+    exit 0
+fi
+python=${PYTHON:-python3}
+if ! "$python" -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 13))'; then
+    echo "error: $("$python" --version 2>&1) found; Python 3.9 to 3.13 is needed. Set PYTHON=/path/to/python3." >&2
+    exit 2
+fi
+if [ -f "$stamp" ] && ! grep -q " $stack " "$stamp"; then
+    echo "error: $venv holds another stack; the two share import names and cannot live together. Set MMRM_VENV." >&2
+    exit 2
+fi
+echo "mmrm: setting up $venv with the $stack packages (once, a few minutes, about 6 GB with torch's CUDA libraries)"
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+"$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "setuptools<82" wheel
+"$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off --no-build-isolation -e "$root[$stack,tests]"
+printf '%s\n' "$wanted" > "$stamp"
