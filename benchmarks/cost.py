@@ -1,0 +1,221 @@
+"""What RM costs on top of a baseline step.
+
+    python benchmarks/cost.py            # ResNet-50 at 224, a few minutes on two cores
+    python benchmarks/cost.py --scaling  # the added work with batch, resolution and classes growing
+
+Three tables: the added work timed by itself as a share of a baseline step, whole steps of baseline, Mixup, CutMix and RM
+run in turn, and the memory of a step at batch 64 (allocations counted without computing them).
+"""
+import argparse
+import copy
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import mmrm  # noqa: E402, F401  isort: skip
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from mmengine.optim import OptimWrapper  # noqa: E402
+from mmpretrain.registry import MODELS  # noqa: E402
+from mmpretrain.structures import DataSample  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+from timing import interleaved, ratio  # noqa: E402
+
+from mmrm import RecursiveMix  # noqa: E402
+from mmrm.recursive_mix import Box, Mix  # noqa: E402
+
+METHODS = dict(
+    baseline=None,
+    Mixup=dict(type='Mixup', alpha=0.2),
+    CutMix=dict(type='CutMix', alpha=1.0),
+    RM=dict(type='RecursiveMix', alpha=0.5))
+
+
+def build(method: str, depth: int, classes: int) -> torch.nn.Module:
+    """mmpretrain's ResNet with one of the four regularisers."""
+    head = dict(num_classes=classes, in_channels=512 if depth < 50 else 2048)
+    augments = METHODS[method]
+    return MODELS.build(
+        dict(
+            type='ImageClassifier',
+            data_preprocessor=dict(
+                type='RMDataPreprocessor' if method == 'RM' else 'ClsDataPreprocessor',
+                num_classes=classes, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True,
+                batch_augments=augments and dict(augments=augments)),
+            backbone=dict(type='ResNet', depth=depth, out_indices=(3, )),
+            neck=None if method == 'RM' else dict(type='GlobalAveragePooling'),
+            head=dict(type='RMConsistencyHead', omega=0.5, **head) if method == 'RM' else dict(
+                type='LinearClsHead', loss=dict(type='CrossEntropyLoss'), **head)))
+
+
+def make_batch(number: int, size: int, classes: int) -> dict:
+    images = torch.randint(0, 256, (number, 3, size, size), dtype=torch.uint8)
+    samples = [DataSample().set_gt_label(int(label)) for label in torch.randint(0, classes, (number, ))]
+    return dict(inputs=list(images), data_samples=samples)
+
+
+def stepper(method: str, args, data: dict):
+    """A function that trains one step, as mmengine's loop does."""
+    model = build(method, args.depth, args.classes)
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4))
+    return lambda: model.train_step(copy.deepcopy(data), wrapper)
+
+
+def added_work(number: int, size: int, classes: int, channels: int, stride: int = 32, omega: float = 0.5):
+    """The parts RM adds to a step: mixing, region and KL forward and backward, and the update of ``fc_roi``."""
+    augment = RecursiveMix(alpha=0.5)
+    images, labels = torch.randn(number, 3, size, size), F.one_hot(torch.randint(0, classes, (number, )), classes)
+    head = MODELS.build(dict(type='RMConsistencyHead', num_classes=classes, in_channels=channels, omega=omega))
+    optimizer = torch.optim.SGD(head.fc_roi.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+    cells = max(size // stride, 1)
+    features = torch.randn(number, channels, cells, cells, requires_grad=True)
+    logits, history = torch.randn(number, classes), F.softmax(torch.randn(number, classes), 1)
+    side = int(size * 0.5)  # lambda 0.25, the mean of U(0, 0.5)
+    box = Box(size // 4, size // 4, size // 4 + side, size // 4 + side)
+
+    def mixing():
+        augment(images, labels)
+
+    def consistency():
+        mix = Mix(1, 0.25, number, box, (size, size), history)
+        head._consistency(features, logits, mix)['loss_consistency'].backward()
+        features.grad = None
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return dict(mixing=mixing, consistency=consistency)
+
+
+def report_added_work(console: Console, args) -> None:
+    data = make_batch(args.batch, 224, args.classes)
+    parts = added_work(args.batch, 224, args.classes, 512 if args.depth < 50 else 2048)
+    seconds = interleaved(dict(step=stepper('baseline', args, data), **parts), args.rounds)
+    table = Table(title=f'Added work, ResNet-{args.depth} at 224, batch {args.batch}, {args.classes} classes')
+    for column in ('part', 'median ms', 'share of a baseline step (95 % interval)'):
+        table.add_column(column)
+    both = [a + b for a, b in zip(seconds['mixing'], seconds['consistency'])]
+    for name, values in (*((part, seconds[part]) for part in parts), ('RM in all', both)):
+        middle, low, high = ratio(values, seconds['step'])
+        table.add_row(name, f'{1000 * np.median(values):.2f}', f'{middle:.3%} ({low:.3%} to {high:.3%})')
+    table.add_row('baseline step', f'{1000 * np.median(seconds["step"]):.0f}', '')
+    console.print(table)
+
+
+def report_steps(console: Console, args) -> None:
+    data = make_batch(args.batch, 224, args.classes)
+    seconds = interleaved({name: stepper(name, args, data) for name in METHODS}, args.rounds)
+    table = Table(title=f'Whole steps in turn, ResNet-{args.depth} at 224, batch {args.batch}, {args.rounds} rounds')
+    for column in ('method', 'median ms', 'ratio to baseline (95 % interval)'):
+        table.add_column(column)
+    for name, values in seconds.items():
+        middle, low, high = ratio(values, seconds['baseline'])
+        table.add_row(name, f'{1000 * np.median(values):.0f}', f'{middle:.4f} ({low:.4f} to {high:.4f})')
+    console.print(table)
+
+
+def report_scaling(console: Console, args) -> None:
+    table = Table(title='Added work alone, milliseconds (median), 2048 channels')
+    for column in ('batch', 'resolution', 'classes', 'mixing', 'consistency'):
+        table.add_column(column)
+    grid = [(batch, 224, 1000) for batch in (16, 32, 64, 128)]
+    grid += [(32, size, 1000) for size in (160, 288, 384)]
+    grid += [(32, 224, classes) for classes in (10, 100, 10_000)]
+    for number, size, classes in grid:
+        seconds = interleaved(added_work(number, size, classes, 2048), args.rounds)
+        table.add_row(str(number), str(size), str(classes),
+                      *(f'{1000 * np.median(seconds[part]):.2f}' for part in ('mixing', 'consistency')))
+    console.print(table)
+
+
+def peak_memory(method: str, args) -> float:
+    """Peak bytes of the third training step at batch 64, counted on fake tensors."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+    model = build(method, args.depth, args.classes)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                module._parameters[name] = parameter if parameter is None else torch.nn.Parameter(
+                    mode.from_tensor(parameter.detach()))
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = buffer if buffer is None else mode.from_tensor(buffer)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+        peak = 0
+        for index in range(3):
+            images = torch.randn(64, 3, 224, 224)
+            scores = torch.zeros(64, args.classes)
+            tracker = MemTracker()
+            tracker.track_external(model, optimizer, *history_tensors(model), images)
+            with tracker:
+                if model.data_preprocessor.batch_augments is not None:
+                    images, scores = model.data_preprocessor.batch_augments(images, scores)
+                samples = [DataSample().set_gt_score(score) for score in scores]
+                if method == 'RM':
+                    mix = model.data_preprocessor.batch_augments.augments[0].take_mix()
+                    for sample in samples:
+                        sample.set_field(mix, 'rm_mix', field_type='metainfo')
+                model.parse_losses(model(images, samples, mode='loss'))[0].backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            peak = tracker.get_tracker_snapshot('peak')[torch.device('cpu')]['Total']
+    return peak
+
+
+def history_tensors(model: torch.nn.Module) -> list:
+    augments = getattr(model.data_preprocessor.batch_augments, 'augments', [])
+    found = [augment._history for augment in augments if isinstance(augment, RecursiveMix) and augment._history]
+    return [t for h in found for t in (h.images, h.scores, h.mix.prediction) if t is not None]
+
+
+def report_memory(console: Console, args) -> None:
+    np.random.seed(1)
+    peaks = {name: peak_memory(name, args) for name in METHODS}
+    table = Table(title=f'Memory of a step, ResNet-{args.depth} at 224, batch 64, float32')
+    for column in ('method', 'peak MB', 'above baseline'):
+        table.add_column(column)
+    for name, peak in peaks.items():
+        table.add_row(name, f'{peak / 2**20:.1f}', f'{(peak - peaks["baseline"]) / peaks["baseline"]:.2%}')
+    console.print(table)
+    mib, cells = 4 / 2**20, 7 * 7  # float32; the map of a 224 image
+    channels = 512 if args.depth < 50 else 2048
+    extra = {
+        'fc_roi: weights, gradient, momentum': 3 * (channels + 1) * args.classes * mib,
+        'gradient of the region, in a map of its own': 64 * channels * cells * mib,
+        'y^h, p^h and p~': 3 * 64 * args.classes * mib,
+        'x^h (is the mixed input itself)': 0.0,
+    }
+    table = Table(title='The extra tensors of RM at batch 64')
+    for column in ('tensor', 'MB'):
+        table.add_column(column)
+    for name, size in (*extra.items(), ('sum', sum(extra.values()))):
+        table.add_row(name, f'{size:.1f}')
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--batch', type=int, default=16)
+    parser.add_argument('--classes', type=int, default=1000)
+    parser.add_argument('--depth', type=int, default=50, choices=(18, 34, 50, 101))
+    parser.add_argument('--rounds', type=int, default=15)
+    parser.add_argument('--scaling', action='store_true', help='only the table of growing sizes')
+    parser.add_argument('--memory', action='store_true', help='only the table of memory')
+    args = parser.parse_args()
+    console = Console(width=110)
+    console.print(f'torch {torch.__version__}, {torch.get_num_threads()} thread(s), {os.cpu_count()} cores, CPU')
+    if args.scaling:
+        report_scaling(console, args)
+    elif args.memory:
+        report_memory(console, args)
+    else:
+        report_added_work(console, args)
+        report_steps(console, args)
+        report_memory(console, args)
+
+
+if __name__ == '__main__':
+    main()
