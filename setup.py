@@ -58,6 +58,7 @@ if __name__ == '__main__':
         extras_require={
             'openmmlab': requirements('torch') + requirements('openmmlab'),
             'onedl': requirements('torch') + requirements('onedl'),
+            'analysis': requirements('analysis'),
             'tests': requirements('tests'),
         },
         zip_safe=False,

@@ -17,17 +17,28 @@ wanted=$(cd "$root" && cat setup.py requirements/*.txt | cksum)" $stack $root"
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
     exit 0
 fi
-python=${PYTHON:-python3}
-if ! "$python" -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 13))'; then
-    echo "error: $("$python" --version 2>&1) found; Python 3.9 to 3.13 is needed. Set PYTHON=/path/to/python3." >&2
+if [ -f "$stamp" ] && ! grep -q " $stack " "$stamp"; then
+    echo "error: $venv holds the other stack; the two share import names and cannot live together. Set MMRM_VENV." >&2
     exit 2
 fi
-if [ -f "$stamp" ] && ! grep -q " $stack " "$stamp"; then
-    echo "error: $venv holds another stack; the two share import names and cannot live together. Set MMRM_VENV." >&2
+python=${PYTHON:-python3}
+if ! "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))'; then
+    echo "error: $("$python" --version 2>&1); the pinned packages need Python 3.10 to 3.12. Set PYTHON=..." >&2
     exit 2
 fi
 echo "mmrm: setting up $venv with the $stack packages (once, a few minutes, about 6 GB with torch's CUDA libraries)"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "setuptools<82" wheel
-"$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off --no-build-isolation -e "$root[$stack,tests]"
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
+# Every package at the version the tests ran with; the lock was made with Python 3.11.
+lock=()
+if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
+    lock=(-c "$root/requirements/lock-$stack.txt")
+fi
+pip install --progress-bar off "setuptools<82" wheel
+pip install --progress-bar off "${lock[@]}" --no-build-isolation -e "$root[$stack,tests,analysis]"
+# opencv-python needs the system's libGL; its headless twin has the same module without windows.
+if ! "$venv/bin/python" -c 'import cv2' 2>/dev/null; then
+    version=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("opencv-python"))')
+    pip install --progress-bar off --force-reinstall --no-deps "opencv-python-headless==$version"
+fi
 printf '%s\n' "$wanted" > "$stamp"
