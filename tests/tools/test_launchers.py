@@ -1,0 +1,295 @@
+"""The launchers as a user starts them: real processes, two nodes on one machine, kill -9, a Slurm that records."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Optional
+
+import pytest
+import torch
+from tiny_run import write_run
+
+from mmrm.weights.files import read_checkpoint
+
+TOOLS = Path(__file__).parents[2] / 'tools'
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """The environment of a launcher: this interpreter, the CPU, no settings of another run."""
+    names = ('NNODES', 'NODE_RANK', 'MASTER_ADDR', 'MASTER_PORT', 'PORT', 'MMRM_PARENT', 'MMRM_TRACEBACK', 'SRUN_ARGS',
+             'GPUS', 'GPUS_PER_NODE', 'CPUS_PER_TASK')
+    env = {name: value for name, value in os.environ.items() if name not in names and not name.startswith('SLURM_')}
+    return dict(env, PYTHON=sys.executable, MMRM_DEVICE='cpu', CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1',
+                MKL_NUM_THREADS='1')
+
+
+def start(log: Path, env: dict, *command, cwd=None) -> subprocess.Popen:
+    """Start a launcher; everything it prints goes to ``log``."""
+    with open(log, 'w') as file:
+        return subprocess.Popen([str(word) for word in command], env=env, cwd=cwd, stdout=file, stderr=file)
+
+
+def losses(log: str, epoch: int) -> list:
+    """The losses of an epoch as they were logged."""
+    return re.findall(rf'Epoch\(train\) +\[ *{epoch}\]\[ *\d+/\d+\].* loss: (\d+\.\d+)', log)
+
+
+def children(pid: int) -> list:
+    listed = subprocess.run(['ps', '-o', 'pid=', '--ppid', str(pid)], capture_output=True, text=True, check=False)
+    return [int(child) for child in listed.stdout.split()]
+
+
+def alive(pid: int) -> bool:
+    state = subprocess.run(['ps', '-o', 'stat=', '-p', str(pid)], capture_output=True, text=True, check=False).stdout
+    return bool(state) and not state.startswith('Z')
+
+
+def wait_for(condition, log: Path, process: Optional[subprocess.Popen] = None) -> None:
+    """Wait until ``condition()`` holds; fail if the process ends before, or after minutes."""
+    end = time.monotonic() + 300
+    while not condition():
+        assert process is None or process.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < end, log.read_text()[-3000:]
+        time.sleep(0.01)
+
+
+def test_two_processes_killed_in_mid_epoch_resume_where_they_were(tmp_path, environment, free_port):
+    """2 x 2 images a step, 32 steps an epoch: the run is killed in its third epoch and ends with the fourth."""
+    config, work = write_run(tmp_path, epochs=4, images=128), tmp_path / 'work'
+    env = dict(environment, PORT=str(free_port))
+    command = (TOOLS / 'dist_train.sh', config.name, 2, '--work-dir', 'work')
+    first = tmp_path / 'first.log'
+    run = start(first, env, *command, cwd=tmp_path)
+    wait_for(lambda: len(losses(first.read_text(), 3)) > 3, first, run)
+    workers = children(run.pid)
+    run.send_signal(signal.SIGKILL)  # the launcher alone: its processes must not train on without it
+    run.wait()
+    wait_for(lambda: not any(alive(worker) for worker in workers), first)
+    before = first.read_text()
+    assert len(workers) == 2
+    assert 0 < len(losses(before, 3)) < 32
+    assert [path.name for path in work.glob('epoch_*.pth')] == ['epoch_2.pth']
+
+    second = tmp_path / 'second.log'
+    assert start(second, env, *command, '--resume', 'auto', cwd=tmp_path).wait() == 0, second.read_text()[-3000:]
+    after = second.read_text()
+    assert f'going on from {work / "epoch_2.pth"}' in after
+    assert 'resumed epoch: 2, iter: 64' in after
+    assert [len(losses(after, epoch)) for epoch in (1, 2, 3, 4, 5)] == [0, 0, 32, 32, 0]
+    # The loss goes on where it was, number for number, also through what the kill made the run repeat.
+    repeated = losses(before, 3)
+    assert losses(after, 3)[:len(repeated)] == repeated
+    checkpoint = read_checkpoint(work / 'epoch_4.pth')
+    assert (checkpoint['meta']['epoch'], checkpoint['meta']['iter']) == (4, 128)
+
+
+def test_two_nodes_of_one_process_each(tmp_path, environment, free_port):
+    """On one machine; 12 images, 2 a process: 3 steps an epoch, and one node writes. SyncBN does not stop the CPU."""
+    config = write_run(tmp_path, epochs=1, more='model["backbone"]["norm_cfg"] = dict(type="SyncBN")\n')
+    work = tmp_path / 'work'
+    env = dict(environment, NNODES='2', MASTER_ADDR='127.0.0.1', PORT=str(free_port))
+    logs = [tmp_path / f'node{rank}.log' for rank in range(2)]
+    elsewhere = tmp_path / 'elsewhere'
+    elsewhere.mkdir()
+    command = (TOOLS / 'dist_train.sh', config, 1, '--work-dir', work)
+    nodes = [start(log, dict(env, NODE_RANK=str(rank)), *command, cwd=elsewhere) for rank, log in enumerate(logs)]
+    assert [node.wait() for node in nodes] == [0, 0], '\n'.join(log.read_text()[-3000:] for log in logs)
+    assert len(losses(logs[0].read_text(), 1)) == 3 and 'SyncBN has no CPU implementation' in logs[0].read_text()
+    assert len(losses(logs[1].read_text(), 1)) == 0
+    assert read_checkpoint(work / 'epoch_1.pth')['meta']['iter'] == 3
+
+
+def test_train_and_test_from_another_folder(tmp_path, environment):
+    """Also: no GPU and no word of the CPU is an error, and a mistake is a line."""
+    config, work = write_run(tmp_path, epochs=1), tmp_path / 'work'
+    log = tmp_path / 'log'
+    train = (sys.executable, TOOLS / 'train.py', config, '--work-dir', work)
+    if not torch.cuda.is_available():
+        env = {name: value for name, value in environment.items() if name != 'MMRM_DEVICE'}
+        assert start(log, env, *train, cwd='/').wait() == 2
+        assert '--device cpu' in log.read_text() and 'Traceback' not in log.read_text() and not work.exists()
+    assert start(log, environment, *train, '--device', 'cpu', cwd='/').wait() == 0, log.read_text()[-3000:]
+    test = (sys.executable, TOOLS / 'test.py', config, 'work/epoch_1.pth', '--work-dir', 'work', '--out',
+            'metrics.json')
+    assert start(log, environment, *test, cwd=tmp_path).wait() == 0, log.read_text()[-3000:]
+    assert set(json.loads((tmp_path / 'metrics.json').read_text())) == {'accuracy/top1'}
+
+
+@pytest.mark.slow
+def test_kill_in_mid_checkpoint_leaves_the_older_one(tmp_path, environment):
+    """With ``max_keep_ckpts=1``, where mmengine itself removes the older one first."""
+    config, work, log = write_run(tmp_path, epochs=2), tmp_path / 'work', tmp_path / 'log'
+    code = ('''
+import os, signal, sys
+import mmrm.launch
+from mmengine.fileio import LocalBackend
+put = LocalBackend.put
+def put_half(self, data, path):
+    if 'epoch_2' in str(path):
+        put(self, data[:len(data) // 2], path)
+        os.kill(os.getpid(), signal.SIGKILL)
+    put(self, data, path)
+LocalBackend.put = put_half
+mmrm.launch.train(sys.argv[1:])
+''')
+    command = (config, '--work-dir', work)
+    assert start(log, environment, sys.executable, '-c', code, *command).wait() == -signal.SIGKILL, log.read_text()
+    assert [path.name for path in work.glob('epoch_*.pth')] == ['epoch_1.pth']
+    resume = (sys.executable, TOOLS / 'train.py', *command, '--resume')
+    assert start(log, environment, *resume).wait() == 0, log.read_text()[-3000:]
+    assert 'resumed epoch: 1' in log.read_text()
+    assert [path.name for path in work.glob('*epoch_*.p*') if 'best' not in path.name] == ['epoch_2.pth']
+
+
+@pytest.mark.slow
+def test_launcher_that_is_stopped_stops_its_processes(tmp_path, environment, free_port):
+    config, log = write_run(tmp_path, epochs=50, images=64), tmp_path / 'log'
+    env = dict(environment, PORT=str(free_port))
+    run = start(log, env, TOOLS / 'dist_train.sh', config, 2, '--work-dir', tmp_path / 'work')
+    wait_for(lambda: losses(log.read_text(), 1), log, run)
+    workers = children(run.pid)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=60) == 128 + signal.SIGTERM
+    assert 'stopped by SIGTERM' in log.read_text() and 'Traceback' not in log.read_text()
+    assert len(workers) == 2 and not any(alive(worker) for worker in workers)
+
+
+@pytest.mark.slow
+def test_process_that_dies_ends_the_run_with_one_line(tmp_path, environment, free_port):
+    config, log = write_run(tmp_path, epochs=50, images=64), tmp_path / 'log'
+    env = dict(environment, PORT=str(free_port))
+    run = start(log, env, TOOLS / 'dist_train.sh', config, 2, '--work-dir', tmp_path / 'work')
+    wait_for(lambda: losses(log.read_text(), 1), log, run)
+    os.kill(children(run.pid)[1], signal.SIGKILL)
+    assert run.wait(timeout=60) == 128 + signal.SIGKILL
+    assert 'stopped: process 1 of the run was killed by SIGKILL' in log.read_text()
+    assert 'ChildFailedError' not in log.read_text()
+
+
+@pytest.mark.slow
+def test_mistake_found_by_all_processes_is_told_once(tmp_path, environment, free_port):
+    config, log = write_run(tmp_path, epochs=1), tmp_path / 'log'
+    env = dict(environment, PORT=str(free_port))
+    run = start(log, env, TOOLS / 'dist_train.sh', config, 2, '--work-dir', tmp_path / 'work', '--cfg-options',
+                'model.backbone.type=ResNett')
+    assert run.wait() == 2
+    text = log.read_text()
+    assert 'Traceback' not in text and len(re.findall('^error: .*ResNett', text, re.M)) == 1
+
+
+@pytest.mark.slow
+def test_nodes_that_do_not_share_the_work_dir_do_not_resume_apart(tmp_path, environment, free_port):
+    config = write_run(tmp_path, epochs=2)
+    env = dict(environment, NNODES='2', MASTER_ADDR='127.0.0.1', PORT=str(free_port))
+    logs = [tmp_path / f'node{rank}.log' for rank in range(2)]
+
+    def run(epochs):
+        nodes = [
+            start(log, dict(env, NODE_RANK=str(rank)), TOOLS / 'dist_train.sh', config, 1, '--work-dir',
+                  tmp_path / f'work{rank}', '--resume', '--cfg-options', f'train_cfg.max_epochs={epochs}')
+            for rank, log in enumerate(logs)
+        ]
+        return [node.wait() for node in nodes]
+
+    assert run(1) == [0, 0], logs[0].read_text()[-3000:]
+    assert all(run(2)), logs[0].read_text()[-3000:]
+    assert any('do not start from the same checkpoint' in log.read_text() for log in logs)
+    assert not list(tmp_path.glob('work*/epoch_2.pth'))
+
+
+@pytest.mark.slow
+def test_two_processes_test_like_one(tmp_path, environment, free_port):
+    config, work = write_run(tmp_path, epochs=1), tmp_path / 'work'
+    log = tmp_path / 'log'
+    assert start(log, environment, sys.executable, TOOLS / 'train.py', config, '--work-dir', work).wait() == 0
+    files, out = (config, work / 'epoch_1.pth'), ('--work-dir', work, '--out')
+    test = (sys.executable, TOOLS / 'test.py', *files, *out, tmp_path / '1.json')
+    assert start(log, environment, *test).wait() == 0, log.read_text()[-3000:]
+    test = (TOOLS / 'dist_test.sh', *files, 2, *out, tmp_path / '2.json')
+    assert start(log, dict(environment, PORT=str(free_port)), *test).wait() == 0, log.read_text()[-3000:]
+    one, two = (json.loads((tmp_path / f'{number}.json').read_text()) for number in (1, 2))
+    assert one == two
+
+
+# --------------------------------------------------------------------------------------------------------------- Slurm
+@pytest.fixture
+def slurm(tmp_path, environment):
+    """An environment with an ``srun`` that writes its arguments, one a line, to ``srun.txt``."""
+    folder = tmp_path / 'bin'
+    folder.mkdir()
+    srun = folder / 'srun'
+    srun.write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$@" > {tmp_path}/srun.txt\n')
+    srun.chmod(0o755)
+    return dict(environment, PATH=f'{folder}:{os.environ["PATH"]}')
+
+
+def test_slurm_asks_for_the_gpus_and_passes_the_options_on(tmp_path, slurm):
+    config = tmp_path / 'a config.py'
+    config.write_text('')
+    env = dict(slurm, GPUS='16', CPUS_PER_TASK='3', SRUN_ARGS='--qos=long --exclusive', MMRM_DEVICE='')
+    command = [TOOLS / 'slurm_train.sh', 'gpu', 'my job', config, tmp_path / 'work', '--seed', '1', '--cfg-options',
+               'a=b c']
+    subprocess.run([str(word) for word in command], env=env, check=True, cwd=tmp_path)
+    assert (tmp_path / 'srun.txt').read_text().splitlines() == [
+        '-p', 'gpu', '--job-name=my job', '--gres=gpu:8', '--ntasks=16', '--ntasks-per-node=8', '--cpus-per-task=3',
+        '--kill-on-bad-exit=1', '--qos=long', '--exclusive', sys.executable, '-u', str(TOOLS / 'train.py'), str(config),
+        '--work-dir', str(tmp_path / 'work'), '--seed', '1', '--cfg-options', 'a=b c', '--launcher', 'slurm']
+
+
+def test_slurm_test_and_the_cpu(tmp_path, slurm):
+    config = tmp_path / 'config.py'
+    config.write_text('')
+    command = [TOOLS / 'slurm_test.sh', 'cpu', 'job', 'config.py', 'a.pth', '--out', 'b.json']
+    subprocess.run([str(word) for word in command], env=dict(slurm, GPUS='2'), check=True, cwd=tmp_path)
+    assert (tmp_path / 'srun.txt').read_text().splitlines() == [
+        '-p', 'cpu', '--job-name=job', '--ntasks=2', '--ntasks-per-node=2', '--cpus-per-task=5', '--kill-on-bad-exit=1',
+        sys.executable, '-u', str(TOOLS / 'test.py'), 'config.py', 'a.pth', '--out', 'b.json', '--launcher', 'slurm']
+
+
+@pytest.mark.parametrize('env, argv, named', [
+    (dict(GPUS='0'), ('gpu', 'job', 'config.py'), 'GPUS=0'),
+    (dict(GPUS_PER_NODE='many'), ('gpu', 'job', 'config.py'), 'GPUS_PER_NODE=many'),
+    ({}, ('gpu', 'job', 'missing.py'), 'missing.py does not exist'),
+    ({}, ('gpu', 'job'), 'usage'),
+])
+def test_slurm_mistakes_are_told_before_a_job_is_queued(tmp_path, slurm, env, argv, named):
+    (tmp_path / 'config.py').write_text('')
+    run = subprocess.run([str(TOOLS / 'slurm_train.sh'), *argv], env=dict(slurm, **env), cwd=tmp_path,
+                         capture_output=True, text=True, check=False)
+    assert run.returncode == 2 and named in run.stderr and len(run.stderr.splitlines()) == 1
+    assert not (tmp_path / 'srun.txt').exists()
+
+
+def test_without_slurm_the_message_names_the_other_way(tmp_path, environment):
+    (tmp_path / 'config.py').write_text('')
+    # A PATH with what the script itself needs and nothing else.
+    for name in ('bash', 'dirname', 'env'):
+        found = subprocess.run(['bash', '-c', f'command -v {name}'], capture_output=True, text=True, check=True)
+        (tmp_path / name).symlink_to(found.stdout.strip())
+    run = subprocess.run([str(TOOLS / 'slurm_train.sh'), 'gpu', 'job', 'config.py'], cwd=tmp_path, capture_output=True,
+                         env=dict(environment, PATH=str(tmp_path)), text=True, check=False)
+    assert run.returncode == 2 and 'dist_train.sh' in run.stderr
+
+
+@pytest.mark.slow
+def test_slurm_processes_find_each_other(tmp_path, slurm, free_port):
+    """An ``srun`` that starts the tasks on this machine, with the variables that Slurm sets."""
+    config, work = write_run(tmp_path, epochs=1), tmp_path / 'work'
+    (tmp_path / 'bin/srun').write_text('''#!/usr/bin/env bash
+while [ "${1#-}" != "$1" ]; do [ "$1" = -p ] && shift; shift; done
+for task in 0 1; do
+    SLURM_PROCID=$task SLURM_LOCALID=$task SLURM_NTASKS=2 SLURM_NODELIST=node "$@" & pids="$pids $!"
+done
+for pid in $pids; do wait $pid || exit; done
+''')
+    (tmp_path / 'bin/scontrol').write_text('#!/usr/bin/env bash\necho 127.0.0.1\necho other\n')
+    (tmp_path / 'bin/scontrol').chmod(0o755)
+    log = tmp_path / 'log'
+    run = start(log, dict(slurm, GPUS='2', PORT=str(free_port)), TOOLS / 'slurm_train.sh', 'cpu', 'job', config, work)
+    assert run.wait() == 0, log.read_text()[-3000:]
+    assert len(losses(log.read_text(), 1)) == 3 and (work / 'epoch_1.pth').exists()

@@ -1,0 +1,10 @@
+"""What dist_train.sh and dist_test.sh run: ``dist.py {train,test} CONFIG [CHECKPOINT] GPUS [options]``."""
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
+
+import mmrm.launch  # noqa: E402
+
+if __name__ == '__main__':
+    mmrm.launch.dist()
