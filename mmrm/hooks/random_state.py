@@ -11,6 +11,7 @@ from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop
 
 KEY = 'random_state'
+SAMPLER_KEY = 'sampler_seed'
 
 
 def get_random_state() -> dict:
@@ -62,7 +63,10 @@ class RandomStateHook(Hook):
                 f'{get_world_size()}: training goes on, but not as the run that was stopped would have.', stacklevel=2)
             states = None
         self._states = states
-        self._restore_sampler_seed(runner, checkpoint)
+        # Without a seed in the config the sampler of this run was built with another one.
+        sampler = self._sampler(runner)
+        if SAMPLER_KEY in checkpoint and hasattr(sampler, 'seed'):
+            sampler.seed = checkpoint[SAMPLER_KEY]
 
     def before_train_epoch(self, runner) -> None:
         if self._states is not None and self._by_epoch(runner):
@@ -75,18 +79,16 @@ class RandomStateHook(Hook):
     def before_save_checkpoint(self, runner, checkpoint: dict) -> None:
         if self._states is not None:
             checkpoint[KEY] = self._states
+            if hasattr(self._sampler(runner), 'seed'):
+                checkpoint[SAMPLER_KEY] = self._sampler(runner).seed
 
     @staticmethod
     def _by_epoch(runner) -> bool:
         return isinstance(runner.train_loop, EpochBasedTrainLoop)
 
     @staticmethod
-    def _restore_sampler_seed(runner, checkpoint: dict) -> None:
-        """Without a seed in the config the sampler of the resumed run was built with another one."""
-        seed = checkpoint.get('meta', {}).get('seed')
-        sampler = getattr(runner.train_dataloader, 'sampler', None)
-        if seed is not None and hasattr(sampler, 'seed') and not runner._randomness_cfg.get('diff_rank_seed', False):
-            sampler.seed = seed
+    def _sampler(runner):
+        return getattr(runner.train_dataloader, 'sampler', None)
 
 
 @FUNCTIONS.register_module()
