@@ -3,8 +3,8 @@
     python benchmarks/cost.py            # ResNet-50 at 224, a few minutes on two cores
     python benchmarks/cost.py --scaling  # the added work with batch, resolution and classes growing
 
-Three tables: the added work timed by itself as a share of a baseline step, whole steps of baseline, Mixup, CutMix and RM
-run in turn, and the memory of a step at batch 64 (allocations counted without computing them).
+Three tables: the added work timed by itself as a share of a baseline step; whole steps of baseline, Mixup, CutMix and
+RM run in turn; and the memory of a step at batch 64 (allocations counted without computing them).
 """
 import argparse
 import copy
@@ -14,19 +14,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import mmrm  # noqa: E402, F401  isort: skip
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from mmengine.optim import OptimWrapper  # noqa: E402
-from mmpretrain.registry import MODELS  # noqa: E402
-from mmpretrain.structures import DataSample  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-from timing import interleaved, ratio  # noqa: E402
+import mmrm  # noqa: F401  isort: skip
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmengine.optim import OptimWrapper
+from mmpretrain.registry import MODELS
+from mmpretrain.structures import DataSample
+from rich.console import Console
+from rich.table import Table
 
-from mmrm import RecursiveMix  # noqa: E402
-from mmrm.recursive_mix import Box, Mix  # noqa: E402
+from mmrm import RecursiveMix
+from mmrm.analysis.memory import peak_memory
+from mmrm.analysis.timing import interleaved, ratio
+from mmrm.recursive_mix import Box, Mix
 
 METHODS = dict(
     baseline=None,
@@ -131,49 +132,10 @@ def report_scaling(console: Console, args) -> None:
     console.print(table)
 
 
-def peak_memory(method: str, args) -> float:
-    """Peak bytes of the third training step at batch 64, counted on fake tensors."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.distributed._tools.mem_tracker import MemTracker
-    model = build(method, args.depth, args.classes)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        for module in model.modules():
-            for name, parameter in module._parameters.items():
-                module._parameters[name] = parameter if parameter is None else torch.nn.Parameter(
-                    mode.from_tensor(parameter.detach()))
-            for name, buffer in module._buffers.items():
-                module._buffers[name] = buffer if buffer is None else mode.from_tensor(buffer)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
-        peak = 0
-        for index in range(3):
-            images = torch.randn(64, 3, 224, 224)
-            scores = torch.zeros(64, args.classes)
-            tracker = MemTracker()
-            tracker.track_external(model, optimizer, *history_tensors(model), images)
-            with tracker:
-                if model.data_preprocessor.batch_augments is not None:
-                    images, scores = model.data_preprocessor.batch_augments(images, scores)
-                samples = [DataSample().set_gt_score(score) for score in scores]
-                if method == 'RM':
-                    mix = model.data_preprocessor.batch_augments.augments[0].take_mix()
-                    for sample in samples:
-                        sample.set_field(mix, 'rm_mix', field_type='metainfo')
-                model.parse_losses(model(images, samples, mode='loss'))[0].backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            peak = tracker.get_tracker_snapshot('peak')[torch.device('cpu')]['Total']
-    return peak
-
-
-def history_tensors(model: torch.nn.Module) -> list:
-    augments = getattr(model.data_preprocessor.batch_augments, 'augments', [])
-    found = [augment._history for augment in augments if isinstance(augment, RecursiveMix) and augment._history]
-    return [t for h in found for t in (h.images, h.scores, h.mix.prediction) if t is not None]
-
-
 def report_memory(console: Console, args) -> None:
     np.random.seed(1)
-    peaks = {name: peak_memory(name, args) for name in METHODS}
+    peaks = {name: peak_memory(build(name, args.depth, args.classes), 64, (224, 224), args.classes)
+             for name in METHODS}
     table = Table(title=f'Memory of a step, ResNet-{args.depth} at 224, batch 64, float32')
     for column in ('method', 'peak MB', 'above baseline'):
         table.add_column(column)

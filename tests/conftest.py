@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mmengine.registry import DefaultScope
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers.py and reference.py, from every folder of tests
 
@@ -16,6 +17,12 @@ def _seeded():
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_default_scope():
+    """mmengine's default scope is global: a test must not build from the registry that another one left behind."""
+    DefaultScope._instance_dict.clear()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Paired timing: the candidates run in turn, in an order drawn anew each round, so that all meet the same machine."""
 import random
 import time
-from typing import Callable, Dict, List
+from typing import Callable, Dict, List, Tuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def interleaved(candidates: Dict[str, Callable[[], None]], rounds: int, seed: in
     return seconds
 
 
-def ratio(seconds: List[float], base: List[float], draws: int = 2000, seed: int = 0) -> tuple:
+def ratio(seconds: List[float], base: List[float], draws: int = 2000, seed: int = 0) -> Tuple[float, float, float]:
     """Median of the paired ratios and its 95 % interval by bootstrap over rounds."""
     ratios = np.array(seconds) / np.array(base)
     picks = np.random.RandomState(seed).randint(0, len(ratios), (draws, len(ratios)))

@@ -1,0 +1,42 @@
+# The inputs of the CNNs. Resizing with Pillow's filter, as in the paper's torchvision pipeline.
+dataset_type = 'RMImageNet'
+data_root = '{{$MMRM_DATA:data}}/imagenet'
+
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='RMRandomResizedCrop', scale=224),
+    dict(type='RandomFlip', prob=0.5, direction='horizontal'),
+    dict(type='RMColorJitter', brightness=0.4, contrast=0.4, saturation=0.4),
+    dict(type='RMLighting', std=0.1),
+    dict(type='PackInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='ResizeEdge', scale=256, edge='short', backend='pillow'),
+    dict(type='CenterCrop', crop_size=224),
+    dict(type='PackInputs'),
+]
+
+train_dataloader = dict(
+    batch_size=64,
+    num_workers=8,
+    # New workers every epoch, seeded from the main process: epochs differ, and a resumed run repeats none.
+    persistent_workers=False,
+    worker_init_fn=dict(type='rm_worker_init'),
+    pin_memory=True,
+    collate_fn=dict(type='default_collate'),
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    dataset=dict(type=dataset_type, data_root=data_root, split='train', pipeline=train_pipeline))
+
+val_dataloader = dict(
+    batch_size=64,
+    num_workers=8,
+    persistent_workers=True,
+    pin_memory=True,
+    collate_fn=dict(type='default_collate'),
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(type=dataset_type, data_root=data_root, split='val', pipeline=test_pipeline))
+val_evaluator = dict(type='Accuracy', topk=(1, 5))
+
+test_dataloader = val_dataloader
+test_evaluator = val_evaluator

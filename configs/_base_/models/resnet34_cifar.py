@@ -1,0 +1,3 @@
+_base_ = './resnet18_cifar.py'
+
+model = dict(backbone=dict(depth=34))

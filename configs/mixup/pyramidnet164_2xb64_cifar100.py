@@ -1,0 +1,3 @@
+_base_ = '../baseline/pyramidnet164_2xb64_cifar100.py'
+
+model = dict(data_preprocessor=dict(batch_augments=dict(augments=dict(type='Mixup', alpha=1.0))))

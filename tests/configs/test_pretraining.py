@@ -1,0 +1,228 @@
+"""Every shipped classification config: what it says, and an epoch of it on tiny data in the data sets' real layouts."""
+import pickle
+import re
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from mmpretrain.datasets.categories import IMAGENET_CATEGORIES
+
+import mmrm  # noqa: F401
+from mmrm.datasets import RMCIFAR10, RMCIFAR100, cifar, fetch_cifar10
+from mmrm.errors import UserFileError, UserValueError
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+# Parameters without the RoI layer, and what the RoI layer adds.
+RECIPES = {
+    'resnet18_2xb64_cifar100': (11_220_132, 51_300),
+    'resnet34_2xb64_cifar100': (21_328_292, 51_300),
+    'densenet121_2xb64_cifar100': (7_048_548, 102_500),
+    'densenet161_2xb64_cifar100': (26_681_188, 220_900),
+    'pyramidnet164_2xb64_cifar100': (27_319_071, 114_500),
+    'pyramidnet200_1xb64_cifar10': (26_752_702, 10_250),
+    'resnet18_2xb64_cifar10': (11_173_962, 5_130),
+    'resnet18-w16_2xb64_cifar10': (701_466, 1_290),
+    'resnet50_8xb64_in1k': (25_557_032, 2_049_000),
+    'pvtv2-b1_8xb64_in1k': (14_009_000, 513_000),
+}
+ALL = [f'{folder}/{name}' for folder in ('baseline', 'mixup', 'cutmix', 'rm') for name in RECIPES]
+ALL += ['label_smoothing/pyramidnet200_1xb64_cifar10', 'cutout/pyramidnet200_1xb64_cifar10',
+        'stochastic_depth/pyramidnet200_1xb64_cifar10', 'cutout/resnet50_8xb64_in1k',
+        'stochastic_depth/resnet50_8xb64_in1k']
+
+
+def load(name):
+    return Config.fromfile(CONFIGS / f'{name}.py')
+
+
+def flat(node, prefix=''):
+    """A config as ``{'a.b.0.c': value}``."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, (list, tuple)) else ()
+    if not items and not isinstance(node, (dict, list, tuple)):
+        return {prefix: node}
+    found = {}
+    for key, value in items:
+        found.update(flat(value, f'{prefix}.{key}' if prefix else str(key)))
+    return found or {prefix: node}
+
+
+# ------------------------------------------------------------------------------------------------------ what they say
+def test_the_shipped_classification_configs_are_the_tables_cells():
+    found = {f'{path.parent.name}/{path.stem}' for path in CONFIGS.glob('*/*.py')
+             if re.search(r'_\dxb64_(cifar10|cifar100|in1k)$', path.stem)}
+    assert found == set(ALL)
+
+
+@pytest.mark.parametrize('name', [name for name in ALL if not name.startswith('baseline/')])
+def test_siblings_differ_only_in_what_the_regulariser_changes(name):
+    folder, _, recipe = name.partition('/')
+    mixing = 'model.data_preprocessor.batch_augments'
+    allowed = dict(
+        mixup=(mixing, ), cutmix=(mixing, ), label_smoothing=('model.head.loss', ),
+        rm=(mixing, 'model.data_preprocessor.type', 'model.neck', 'model.head.type', 'model.head.omega'),
+        cutout=('train_pipeline', 'train_dataloader.dataset.pipeline'),
+        stochastic_depth=('model.backbone.drop_path_rate', ))[folder]
+    base, own = flat(load(f'baseline/{recipe}').to_dict()), flat(load(name).to_dict())
+    differ = [key for key in {**base, **own} if base.get(key, 'none') != own.get(key, 'none')]
+    assert differ and all(key.startswith(allowed) for key in differ), differ
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_every_config_follows_the_published_recipe(name):
+    cfg = load(name)
+    gpus, batch, data = re.search(r'_(\d)xb(\d+)_(\w+)$', name).groups()
+    optimizer, model = cfg.optim_wrapper.optimizer, cfg.model
+    kind = 'pvt' if 'pvt' in name else 'in1k' if data == 'in1k' else '300' if 'pyramidnet200' in name else '200'
+    wanted = {
+        '200': ('SGD', 0.1, 5e-4, 0.9, None, 200, 'RMCosineLR'),
+        '300': ('SGD', 0.25, 1e-4, 0.9, True, 300, 'RMStepLR'),
+        'in1k': ('SGD', 0.2, 1e-4, 0.9, None, 300, 'RMCosineLR'),
+        'pvt': ('AdamW', 5e-4, 5e-2, None, None, 300, 'RMCosineLR'),
+    }[kind]
+    assert wanted == (optimizer.type, optimizer.lr, optimizer.weight_decay, optimizer.get('momentum'),
+                      optimizer.get('nesterov'), cfg.train_cfg.max_epochs, cfg.param_scheduler.type)
+    assert cfg.train_dataloader.batch_size == int(batch)
+    assert cfg.auto_scale_lr == dict(base_batch_size=int(gpus) * int(batch))
+    classes = dict(cifar10=10, cifar100=100, in1k=1000)[data]
+    assert model.head.num_classes == model.data_preprocessor.num_classes == classes
+    mean, std = ([.4914, .4822, .4465], [.2023, .1994, .2010]) if data != 'in1k' else ([.485, .456, .406],
+                                                                                     [.229, .224, .225])
+    assert np.allclose(np.array(model.data_preprocessor.mean) / 255, mean)
+    assert np.allclose(np.array(model.data_preprocessor.std) / 255, std)
+    types = [step.type for step in cfg.train_dataloader.dataset.pipeline if step.type != 'Cutout']
+    assert types == {
+        '200': ['RandomCrop', 'RandomFlip', 'PackInputs'],
+        '300': ['RandomCrop', 'RandomFlip', 'PackInputs'],
+        'in1k': ['LoadImageFromFile', 'RMRandomResizedCrop', 'RandomFlip', 'RMColorJitter', 'RMLighting', 'PackInputs'],
+        'pvt': ['LoadImageFromFile', 'RMRandomResizedCrop', 'RandomFlip', 'RandomErasing', 'PackInputs'],
+    }[kind]
+    augments = (model.data_preprocessor.get('batch_augments') or {}).get('augments')
+    probability = (model.data_preprocessor.get('batch_augments') or {}).get('probs')
+    if name.startswith('rm/'):
+        assert augments == dict(type='RecursiveMix', alpha=0.5)
+        assert model.head.omega == (0.5 if data == 'in1k' else 0.1)
+    elif name.startswith('mixup/'):
+        assert augments == dict(type='Mixup', alpha=0.2 if data == 'in1k' else 1.0)
+    elif name.startswith('cutmix/'):
+        assert augments == dict(type='CutMix', alpha=1.0)
+        assert probability == (None if data == 'in1k' else 0.5)
+    else:
+        assert augments is None
+
+
+def test_one_variable_moves_all_data(monkeypatch):
+    monkeypatch.setenv('MMRM_DATA', '/elsewhere')
+    loaded = [load(f'baseline/{name}') for name in RECIPES]
+    roots = {cfg[f'{part}_dataloader'].dataset.data_root for cfg in loaded for part in ('train', 'val', 'test')}
+    assert roots == {'/elsewhere/cifar10', '/elsewhere/cifar100', '/elsewhere/imagenet'}
+
+
+# -------------------------------------------------------------------------------------------------------- one epoch
+@pytest.fixture(scope='session')
+def data(tmp_path_factory):
+    """CIFAR-10, CIFAR-100 and ImageNet, tiny but in their real layouts: batch files, and a folder for every class."""
+    root, rng = tmp_path_factory.mktemp('data'), np.random.RandomState(0)
+
+    def rows(number):
+        return rng.randint(0, 256, (number, 3072), dtype=np.uint8)
+
+    folder = root / 'cifar10' / RMCIFAR10.base_folder
+    folder.mkdir(parents=True)
+    names = [f'data_batch_{number}' for number in range(1, 6)] + ['test_batch']
+    fetch_cifar10.write_batches(folder, {name: rows(2) for name in names}, {name: [3, 9] for name in names})
+    folder = root / 'cifar100' / RMCIFAR100.base_folder
+    folder.mkdir(parents=True)
+    for name in ('train', 'test'):
+        (folder / name).write_bytes(pickle.dumps(dict(data=rows(4), fine_labels=[3, 99, 0, 50])))
+    jpeg = cv2.imencode('.jpg', rng.randint(0, 256, (48, 64, 3), dtype=np.uint8))[1].tobytes()
+    for split in ('train', 'val'):
+        for number in range(len(IMAGENET_CATEGORIES)):
+            path = root / 'imagenet' / split / f'n{number:08d}'
+            path.mkdir(parents=True)
+            (path / f'ILSVRC2012_{split}_{number:08d}.JPEG').write_bytes(jpeg)
+    return root
+
+
+@pytest.fixture
+def known(data, monkeypatch):
+    """The tiny CIFAR files' checksums are known ones, and the configs look for data here."""
+    monkeypatch.setenv('MMRM_DATA', str(data))
+    for kind, name in ((RMCIFAR10, 'cifar10'), (RMCIFAR100, 'cifar100')):
+        folder = data / name / kind.base_folder
+        files = [file for file, _ in kind.train_list + kind.test_list]
+        monkeypatch.setattr(kind, 'rewritten', {file: cifar.file_md5(folder / file) for file in files})
+
+
+class Notes(Hook):
+
+    def __init__(self):
+        self.losses, self.metrics, self.start = [], [], None
+
+    def before_train(self, runner):
+        self.start = {name: value.clone() for name, value in runner.model.head.named_parameters()}
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        self.losses.append({key: value.item() for key, value in outputs.items()})
+
+    def after_val_epoch(self, runner, metrics=None):
+        self.metrics.append(metrics)
+
+
+def tiny(name, tmp_path, size=64, **options):
+    """The runner of a config cut down to one epoch of one batch of two, and its notes. CIFAR keeps its 32 pixels.
+
+    RecursiveMix has two batches, as it mixes from the second on.
+    """
+    cfg = load(name)
+    cfg.merge_from_dict(options)
+    for part in ('train', 'val'):
+        loader = cfg[f'{part}_dataloader']
+        loader.update(batch_size=2, num_workers=0, persistent_workers=False, pin_memory=False)
+        loader.dataset.indices = 4 if part == 'train' and name.startswith('rm/') else 2
+        for step in loader.dataset.pipeline:
+            if step.type in ('RMRandomResizedCrop', 'ResizeEdge'):
+                step.scale = size
+            elif step.type == 'CenterCrop':
+                step.crop_size = size
+            elif step.type == 'Cutout' and step.shape > size:
+                step.shape = size // 2
+    cfg.train_cfg.max_epochs = 1
+    cfg.default_hooks.checkpoint = None
+    cfg.default_hooks.logger = None
+    cfg.update(work_dir=str(tmp_path), log_level='ERROR', experiment_name=f'{name}_{tmp_path.name}'.replace('/', '_'))
+    runner, notes = Runner.from_cfg(cfg), Notes()
+    runner.register_hook(notes)
+    return runner, notes
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_a_config_trains_and_validates(name, known, tmp_path):
+    runner, notes = tiny(name, tmp_path)
+    plain, roi = RECIPES[name.partition('/')[2]]
+    assert sum(parameter.numel() for parameter in runner.model.parameters()) == plain + roi * name.startswith('rm/')
+    runner.train()
+    assert len(notes.losses) == (2 if name.startswith('rm/') else 1)
+    assert all(np.isfinite(list(losses.values())).all() for losses in notes.losses)
+    assert set(notes.metrics[0]) == {'accuracy/top1', 'accuracy/top5'}
+    assert ('loss_consistency' in notes.losses[0]) == name.startswith('rm/')
+    assert not any(value.equal(notes.start[key]) for key, value in runner.model.head.named_parameters()
+                   if not key.startswith('fc_roi'))
+
+
+def test_a_head_with_other_classes_stops_before_training(known, tmp_path):
+    options = {'model.head.num_classes': 7, 'model.data_preprocessor.num_classes': 7}
+    runner, notes = tiny('rm/resnet18-w16_2xb64_cifar10', tmp_path, **options)
+    with pytest.raises(UserValueError, match='num_classes=7, but the training data set, RMCIFAR10, has 10 classes'):
+        runner.train()
+    assert not notes.losses
+
+
+def test_missing_validation_data_stop_before_training(known, tmp_path):
+    runner, notes = tiny('rm/resnet50_8xb64_in1k', tmp_path, **{'val_dataloader.dataset.data_root': str(tmp_path)})
+    with pytest.raises(UserFileError, match='val does not exist'):
+        runner.train()
+    assert not notes.losses

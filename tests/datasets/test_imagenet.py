@@ -1,0 +1,61 @@
+import cv2
+import numpy as np
+import pytest
+from mmpretrain.registry import DATASETS
+
+import mmrm  # noqa: F401
+from mmrm.errors import UserFileError
+
+CLASSES = dict(classes=['cat', 'dog', 'eel'])
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Three classes with two images each in train and val."""
+    for split in ('train', 'val'):
+        for name in ('n01', 'n02', 'n03'):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(2):
+                cv2.imwrite(str(tmp_path / split / name / f'{number}.JPEG'), np.zeros((8, 8, 3), np.uint8))
+    return tmp_path
+
+
+def build(root, split='train', **kwargs):
+    return DATASETS.build(dict(type='mmpretrain.RMImageNet', data_root=str(root), split=split, **{
+        'metainfo': CLASSES, **kwargs}))
+
+
+def test_folders_are_classes(root):
+    dataset = build(root)
+    assert dataset.get_gt_labels().tolist() == [0, 0, 1, 1, 2, 2] and len(build(root, 'val')) == 6
+
+
+def test_an_annotation_file_names_the_images(root):
+    (root / 'meta').mkdir()
+    (root / 'meta' / 'train.txt').write_text('n03/0.JPEG 2\nn01/1.JPEG 0\n')
+    assert build(root).get_gt_labels().tolist() == [2, 0]
+
+
+def test_a_missing_split_is_named(root):
+    (root / 'val').rename(root / 'elsewhere')
+    with pytest.raises(UserFileError, match='val does not exist'):
+        build(root, 'val')
+
+
+def test_too_few_classes_are_counted(root):
+    with pytest.raises(UserFileError, match='has 3 class folders, not 1000'):
+        build(root, metainfo=None)
+
+
+def test_an_empty_class_is_named(root):
+    for path in (root / 'train' / 'n02').iterdir():
+        path.unlink()
+    with pytest.raises(UserFileError, match='1 empty class folders: n02'):
+        build(root)
+
+
+def test_a_listed_image_that_is_missing_is_named(root):
+    (root / 'meta').mkdir()
+    (root / 'meta' / 'val.txt').write_text('n01/0.JPEG 0\nn09/0.JPEG 1\n')
+    with pytest.raises(UserFileError, match=r'n09/0.JPEG, which does not exist'):
+        build(root, 'val')

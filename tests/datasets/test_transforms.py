@@ -1,0 +1,98 @@
+import cv2
+import mmcv
+import numpy as np
+import pytest
+import torchvision.transforms.functional as TF
+from mmpretrain.registry import TRANSFORMS
+from PIL import Image
+
+import mmrm  # noqa: F401
+from mmrm.datasets import transforms
+from mmrm.datasets.transforms import EIGENVALUES, EIGENVECTORS, RMColorJitter, RMLighting, RMRandomResizedCrop
+from mmrm.errors import UserValueError
+
+
+@pytest.mark.parametrize('to_rgb', [True, False])
+def test_lighting_equals_mmcvs_in_float_but_saturates(to_rgb):
+    image = np.random.randint(0, 256, (16, 12, 3), dtype=np.uint8)
+    vectors = EIGENVECTORS[::-1] if to_rgb else EIGENVECTORS
+    saturated = 0
+    for seed in range(20):
+        np.random.seed(seed)
+        wanted = mmcv.adjust_lighting(image, 255 * EIGENVALUES, vectors, alphastd=0.1, to_rgb=False)
+        np.random.seed(seed)
+        got = RMLighting(std=0.1, to_rgb=to_rgb)(dict(img=image.copy()))['img']
+        assert got.dtype == np.uint8
+        assert np.abs(got - np.clip(wanted, 0, 255)).max() <= 0.5 + 1e-4
+        saturated += int((wanted > 255).sum() + (wanted < 0).sum())
+    assert saturated > 0
+
+
+def test_lighting_takes_a_flipped_view():
+    image = np.random.randint(0, 256, (4, 4, 3), dtype=np.uint8)
+    lighting = TRANSFORMS.build(dict(type='mmpretrain.RMLighting', std=0.))
+    assert np.array_equal(lighting(dict(img=image[:, ::-1]))['img'], image[:, ::-1])
+
+
+def test_a_negative_deviation_is_named():
+    with pytest.raises(UserValueError, match=r'std=-0\.1'):
+        RMLighting(std=-0.1)
+
+
+def picture(height=60, width=80):
+    """Smooth colours with noise, BGR."""
+    rng = np.random.RandomState(1)
+    image = cv2.resize(rng.randint(0, 256, (6, 8, 3)).astype(np.uint8), (width, height))
+    return np.clip(image.astype(int) + rng.randint(-20, 20, image.shape), 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize('interpolation, filter', [('bilinear', Image.BILINEAR), ('bicubic', Image.BICUBIC)])
+@pytest.mark.parametrize('size', [(20, 30), (60, 80), (100, 90)], ids=['smaller', 'same', 'larger'])
+def test_resize_is_pillows_to_one_level(size, interpolation, filter):
+    image = picture()[:, 5:]
+    wanted = np.asarray(Image.fromarray(image).resize(size[::-1], filter)).astype(int)
+    difference = np.abs(transforms.resize(image, size, interpolation) - wanted)
+    assert difference.max() <= (1 if interpolation == 'bilinear' else 2) and difference.mean() < 0.05
+
+
+@pytest.mark.parametrize('name', ['brightness', 'contrast', 'saturation'])
+@pytest.mark.parametrize('factor', [0., 0.6, 1., 1.4])
+def test_jitter_is_torchvisions_to_one_level(name, factor):
+    image = picture()
+    rgb = Image.fromarray(image[..., ::-1])
+    wanted = np.asarray(getattr(TF, f'adjust_{name}')(rgb, factor))[..., ::-1].astype(int)
+    assert np.abs(getattr(transforms, name)(image, factor) - wanted).max() <= 1
+
+
+def test_jitter_draws_order_and_factors():
+    jitter = TRANSFORMS.build(dict(type='mmpretrain.RMColorJitter', brightness=0.4, contrast=0.2))
+    draws = [jitter._sample() for _ in range(200)]
+    assert {draw[0][0].__name__ for draw in draws} == {'brightness', 'contrast'}
+    factors = {name: [f for draw in draws for function, f in draw if function.__name__ == name]
+               for name in ('brightness', 'contrast')}
+    assert 0.6 <= min(factors['brightness']) < 0.65 and 1.35 < max(factors['brightness']) <= 1.4
+    assert min(factors['contrast']) >= 0.8 and max(factors['contrast']) <= 1.2
+
+
+def test_jitter_without_ranges_changes_nothing():
+    image = picture()
+    assert np.array_equal(RMColorJitter()(dict(img=image[:, ::-1]))['img'], image[:, ::-1])
+
+
+def test_crop_takes_the_box_that_mmpretrain_draws():
+    image = picture()
+    crop = RMRandomResizedCrop(scale=(24, 32))
+    np.random.seed(3)
+    top, left, height, width = crop.rand_crop_params(image)
+    np.random.seed(3)
+    got = crop(dict(img=image))
+    assert got['img_shape'] == (24, 32, 3)
+    assert np.array_equal(got['img'], transforms.resize(image[top:top + height, left:left + width], (24, 32)))
+
+
+@pytest.mark.parametrize('build, word', [
+    (lambda: RMColorJitter(contrast=-1), 'contrast=-1'),
+    (lambda: RMRandomResizedCrop(8, interpolation='area'), "interpolation='area'")])
+def test_bad_arguments_are_named(build, word):
+    with pytest.raises(UserValueError, match=word):
+        build()
