@@ -21,12 +21,14 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from mmengine.config import Config, DictAction
+from mmengine.model import is_model_wrapper
 from mmengine.registry import RUNNERS
 
 from . import paths, preflight
 from .errors import UserError, UserFileError, UserValueError, cli
 from .preflight import local_rank, one_line, say
 from .runner import RANK_VARIABLES, Runner, TestRunner
+from .weights import check_placement
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -130,8 +132,11 @@ def train(argv: Optional[Sequence[str]] = None) -> None:
             cfg = prepare_train(args)
             runner = build_runner(cfg)
             preflight.check_free_space(runner)
+            check_placement(runner.model)
             if cfg.resume:
                 preflight.check_weights(runner.model, cfg.load_from)
+                # The checkpoint holds all of it; the file the run started from may be gone.
+                unwrap(runner.model).init_cfg = None
             runner.train_loop  # noqa: B018, builds the data set, which train() does first too
         runner.train()
 
@@ -260,6 +265,11 @@ def prepare_test(args: argparse.Namespace) -> Config:
             preflight.check_out(args.out, args.overwrite)
         preflight.check_work_dir(cfg.work_dir)
     return cfg
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """The model itself, without DDP around it."""
+    return model.module if is_model_wrapper(model) else model
 
 
 def build_runner(cfg: Config, kind: type = Runner) -> Runner:

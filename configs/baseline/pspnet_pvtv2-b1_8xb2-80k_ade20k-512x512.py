@@ -1,0 +1,3 @@
+_base_ = ['../_base_/downstream/pspnet_pvtv2-b1_8xb2-80k_ade20k-512x512.py']
+# Another file or run: MMRM_BACKBONE=..., or --cfg-options model.init_cfg.checkpoint=...
+model = dict(init_cfg=dict(checkpoint='{{$MMRM_BACKBONE:work_dirs/baseline/pvtv2-b1_8xb64_in1k}}'))

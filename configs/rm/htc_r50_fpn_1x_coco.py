@@ -1,0 +1,3 @@
+_base_ = ['../_base_/downstream/htc_r50_fpn_1x_coco.py']
+# Another file or run: MMRM_BACKBONE=..., or --cfg-options model.init_cfg.checkpoint=...
+model = dict(init_cfg=dict(checkpoint='{{$MMRM_BACKBONE:work_dirs/rm/resnet50_8xb64_in1k}}'))

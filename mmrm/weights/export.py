@@ -1,0 +1,215 @@
+"""Weights out: a backbone for mmdet and mmseg, a classifier without RecursiveMix's extra layer for other libraries."""
+import importlib
+import json
+import os
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Optional, Union
+
+import torch
+
+from ..errors import UserFileError, UserValueError
+from .initializer import find_checkpoint
+from .layouts import COUNTER, Network, StateDict, describe, identify, listed, pvt_to_timm, split
+from .origin import origin, read_weights
+
+LAYOUTS = ('mmpretrain', 'torchvision', 'timm')
+SUFFIXES = ('.pth', '.pt', '.safetensors')
+
+
+def export_backbone(checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool = False) -> dict:
+    """Write the backbone of a checkpoint alone, under bare mmpretrain names, for mmdet and mmseg.
+
+    Args:
+        checkpoint (str | Path): A file or a run's folder, of any layout that :func:`~mmrm.weights.layouts.split` knows.
+        out (str | Path): ``.pth`` (``{'state_dict', 'meta'}``) or ``.safetensors``.
+        overwrite (bool): Whether an existing ``out`` may be replaced. Defaults to False.
+
+    Returns:
+        dict: What was written into ``meta``.
+    """
+    source, out = source_and_out(checkpoint, out, overwrite)
+    weights = read_weights(source)
+    network = split(weights.tensors)
+    if not network.backbone:
+        raise UserFileError(f'{source} has no backbone in it: {listed([*network.head, *network.others])}')
+    verify(network.backbone, str(source))
+    content = f'backbone, {describe(network.backbone).removeprefix("a ")}'
+    return save(network.backbone, out, dict(origin(weights, network.backbone), content=content), overwrite)
+
+
+def export_classifier(checkpoint: Union[str, Path],
+                      out: Union[str, Path],
+                      layout: str = 'mmpretrain',
+                      overwrite: bool = False) -> dict:
+    """Write the classifier that is deployed: backbone and ``fc``, no RoI layer.
+
+    Args:
+        checkpoint (str | Path): A file or a run's folder, of any layout that :func:`~mmrm.weights.layouts.split` knows.
+        out (str | Path): ``.pth`` or ``.safetensors``.
+        layout (str): 'mmpretrain' (``ImageClassifier`` with ``LinearClsHead``), 'torchvision' (its ResNets: the file is
+            the state dict itself) or 'timm' (its ResNets and PVTv2, likewise). Defaults to 'mmpretrain'.
+        overwrite (bool): Whether an existing ``out`` may be replaced. Defaults to False.
+
+    Returns:
+        dict: What was written as origin.
+    """
+    if layout not in LAYOUTS:
+        raise UserValueError(f'layout={layout!r} must be one of {", ".join(LAYOUTS)}.')
+    source, out = source_and_out(checkpoint, out, overwrite)
+    weights = read_weights(source)
+    network = split(weights.tensors)
+    check_classifier(network, source)
+    config = verify(network.backbone, str(source))
+    state_dict = _RENAME[layout](network, config, source)
+    content = f'classifier, {describe(network.backbone).removeprefix("a ")}'
+    meta = dict(origin(weights, state_dict), content=content, layout=layout)
+    return save(state_dict, out, meta, overwrite, bare=layout != 'mmpretrain')
+
+
+def check_classifier(network: Network, source: Path) -> None:
+    """Raise unless a network is a backbone and one linear layer."""
+    if not network.backbone:
+        raise UserFileError(f'{source} has no backbone in it: {listed([*network.head, *network.others])}')
+    parts = [key for key in network.others if not key.startswith('data_preprocessor.')]
+    if parts:
+        raise UserFileError(f'{source} is no classifier: besides backbone and head it has {listed(parts)}.')
+    extra = [key for key in network.head if not key.startswith(('fc.', 'fc_roi.'))]
+    if extra or not {'fc.weight', 'fc.bias'} <= set(network.head):
+        found = listed(network.head) or 'nothing'
+        raise UserFileError(f'{source} has no linear classifier fc in its head, only {found}.')
+
+
+def _mmpretrain(network: Network, config: Optional[dict], source: Path) -> StateDict:
+    state_dict = {f'backbone.{key}': value for key, value in network.backbone.items()}
+    return {**state_dict, 'head.fc.weight': network.head['fc.weight'], 'head.fc.bias': network.head['fc.bias']}
+
+
+def _torchvision(network: Network, config: Optional[dict], source: Path) -> StateDict:
+    if config is None or config['type'] != 'ResNet':
+        raise UserValueError(f'{source} is {describe(network.backbone)}: the torchvision layout is not provided for '
+                             'it, only for plain ResNets.')
+    state_dict = {**network.backbone, 'fc.weight': network.head['fc.weight'], 'fc.bias': network.head['fc.bias']}
+    if 'base_channels' in config:
+        raise UserValueError(f"{source} is {describe(network.backbone)}: torchvision's ResNets have the width 64.")
+    import torchvision
+    model = getattr(torchvision.models, f'resnet{config["depth"]}')(num_classes=len(state_dict['fc.bias']))
+    _load(model, state_dict, str(source), f'torchvision.models.resnet{config["depth"]}')
+    return state_dict
+
+
+def _timm(network: Network, config: Optional[dict], source: Path) -> StateDict:
+    if config is not None and config['type'] == 'mmdet.PyramidVisionTransformerV2':
+        return {**pvt_to_timm(network.backbone), 'head.weight': network.head['fc.weight'],
+                'head.bias': network.head['fc.bias']}
+    if config is None or config['type'] != 'ResNet' or 'base_channels' in config:
+        raise UserValueError(f'{source} is {describe(network.backbone)}: the timm layout is not provided for it, only '
+                             'for plain ResNets and PVTv2.')
+    return _torchvision(network, config, source)  # timm names its ResNets as torchvision does
+
+
+_RENAME = dict(mmpretrain=_mmpretrain, torchvision=_torchvision, timm=_timm)
+
+
+def verify(backbone: StateDict, source: str) -> Optional[dict]:
+    """Build the network that the tensors look like and load them strictly: whatever is written is whole.
+
+    Returns:
+        dict | None: Its config; None for a backbone that mmrm's configs do not use, which is not verified.
+
+    Raises:
+        UserFileError: If names or shapes differ.
+    """
+    config = identify(backbone)
+    if config is not None:
+        from mmpretrain.registry import MODELS
+        if '.' in config['type']:  # another toolbox's: its registry is filled by the import
+            importlib.import_module(f'{config["type"].split(".")[0]}.models')
+        _load(MODELS.build(dict(config)), backbone, source, describe(backbone))
+    return config
+
+
+def _load(model: torch.nn.Module, state_dict: StateDict, source: str, what: str) -> None:
+    wanted = model.state_dict()
+    missing = [key for key in wanted if key not in state_dict and not key.endswith(COUNTER)]
+    left = [key for key in state_dict if key not in wanted]
+    shapes = [key for key in wanted if key in state_dict and wanted[key].shape != state_dict[key].shape]
+    for problem, keys in (('lacks', missing), ('has, unlike it,', left), ('has in another shape', shapes)):
+        if keys:
+            raise UserFileError(f'{source} looks like {what}, but {problem} {len(keys)} tensors: {listed(keys)}')
+
+
+def source_and_out(checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool) -> tuple:
+    """The file to read (:func:`~mmrm.weights.find_checkpoint`) and the file to write (:func:`check_out`)."""
+    out = check_out(out, overwrite)
+    source = find_checkpoint(checkpoint)
+    if out.exists() and out.samefile(source):
+        raise UserFileError(f'{out} is the file to read: it is never replaced. Choose another name.')
+    return source, out
+
+
+def check_out(out: Union[str, Path], overwrite: bool = False) -> Path:
+    """Check where to write before any work is done.
+
+    Raises:
+        UserFileError: If ``out`` exists and may not be replaced, or is a folder.
+        UserValueError: If its suffix is none of ``.pth``, ``.pt``, ``.safetensors``.
+    """
+    out = Path(out).expanduser()
+    if out.is_dir():
+        raise UserFileError(f'{out} is a folder: name the file to write.')
+    if out.suffix not in SUFFIXES:
+        raise UserValueError(f'{out}: the file to write must end in {", ".join(SUFFIXES)}.')
+    if out.exists() and not overwrite:
+        raise UserFileError(f'{out} exists and is left as it is. Choose another name, or give --overwrite.')
+    return out
+
+
+def save(state_dict: StateDict, out: Path, meta: dict, overwrite: bool = False, bare: bool = False) -> dict:
+    """Write weights and their origin: the file appears whole or not at all.
+
+    Args:
+        state_dict (dict): The tensors.
+        out (Path): ``.pth`` or ``.safetensors``.
+        meta (dict): Plain values, put beside the tensors.
+        overwrite (bool): Whether an existing file may be replaced. Defaults to False.
+        bare (bool): Whether a ``.pth`` is the state dict itself, as torchvision and timm have it; ``meta`` is then an
+            attribute of it. Defaults to False: ``{'state_dict', 'meta'}``.
+
+    Returns:
+        dict: ``meta``.
+    """
+    # Own storages, so that no view drags the rest of a checkpoint along.
+    tensors = OrderedDict((key, value.detach().cpu().clone(memory_format=torch.contiguous_format))
+                          for key, value in state_dict.items())
+    temporary = None
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f'.{out.name}.', dir=out.parent)
+        os.close(handle)
+        if out.suffix == '.safetensors':
+            from safetensors.torch import save_file
+            save_file(tensors, temporary, metadata=dict(format='pt', meta=json.dumps(meta)))
+        elif bare:
+            tensors.meta = meta
+            torch.save(tensors, temporary)
+        else:
+            torch.save(dict(meta=meta, state_dict=tensors), temporary)
+        os.chmod(temporary, 0o666 & ~_umask())
+        check_out(out, overwrite)  # it may have appeared in the meantime
+        os.replace(temporary, out)
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, UserFileError):
+            raise
+        raise UserFileError(f'{out} could not be written: {error}') from error
+    finally:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+    return meta
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

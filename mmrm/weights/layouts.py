@@ -1,0 +1,306 @@
+"""What a file of weights holds: the layouts that are understood, and the network that its tensors make.
+
+Pure functions on state dicts. Inside this package a network is always named as in mmpretrain, backbone and head apart
+and without their prefixes (``layer1.0.conv1.weight``, ``fc.weight``, ``fc_roi.weight``).
+"""
+import re
+from typing import Dict, List, NamedTuple, Optional
+
+import torch
+
+StateDict = Dict[str, torch.Tensor]
+
+# What a bare (unprefixed) file calls its classifier, and the name here.
+HEADS = {
+    'fc.': 'fc.',
+    'fc_roi.': 'fc_roi.',
+    'linear.': 'fc.',
+    'linear_roi.': 'fc_roi.',
+    'head_roi.': 'fc_roi.',
+    'classifier.': 'fc.',
+    'head.fc_roi.': 'fc_roi.',
+    'head.fc.': 'fc.',
+    'head.': 'fc.',
+}
+# Added to names by wrappers (DDP, torch.compile), wherever they stand.
+WRAPPERS = re.compile(r'(?:^module\.)|(?:(?<![^.])_orig_mod\.)')
+COUNTER = 'num_batches_tracked'
+
+
+class Network(NamedTuple):
+    """A state dict taken apart.
+
+    Args:
+        layout (str): What the file's names are, in words.
+        backbone (dict): Tensors of the backbone in mmpretrain's names, no prefix.
+        head (dict): ``fc.*`` and ``fc_roi.*``, and what else a classifier's head holds.
+        others (list[str]): Keys that are neither (necks, detectors' heads, preprocessors), as in the file.
+    """
+    layout: str
+    backbone: StateDict
+    head: StateDict
+    others: List[str]
+
+
+def split(state_dict: StateDict, prefix: Optional[str] = None) -> Network:
+    """Take a state dict of any known layout apart.
+
+    Known are mmengine's checkpoints (``backbone.``), bare backbones, torchvision's and timm's ResNets, timm's and the
+    PVT authors' PVTv2, and the RecursiveMix authors' networks. Names of an unknown layout come back unchanged.
+
+    Args:
+        state_dict (dict): Named tensors.
+        prefix (str, optional): What the backbone's names begin with, for a file with another one than ``backbone.``.
+            Defaults to None: found out.
+    """
+    state_dict = {WRAPPERS.sub('', key): value for key, value in state_dict.items()}
+    if prefix or any(key.startswith('backbone.') for key in state_dict):
+        prefix = prefix or 'backbone.'
+        backbone = {key[len(prefix):]: value for key, value in state_dict.items() if key.startswith(prefix)}
+        head = {key[len('head.'):]: value for key, value in state_dict.items() if key.startswith('head.')}
+        others = [key for key in state_dict if not key.startswith((prefix, 'head.'))]
+        return Network(f'checkpoint with the prefix {prefix!r}', backbone, head, others)
+    backbone, head = {}, {}
+    for key, value in state_dict.items():
+        name = next((name for name in HEADS if key.startswith(name)), None)
+        if name is None:
+            backbone[key] = value
+        else:
+            head[HEADS[name] + key[len(name):]] = value
+    layout, backbone = to_mmpretrain_names(backbone)
+    return Network(layout, backbone, head, [])
+
+
+def to_mmpretrain_names(backbone: StateDict) -> tuple:
+    """Rename a bare backbone.
+
+    Returns:
+        tuple[str, dict]: The layout it had, in words, and the tensors under mmpretrain's (for PVT: mmdet's) names.
+    """
+    if any(key.startswith('conv2_x.') for key in backbone):
+        return "RecursiveMix authors' CIFAR ResNet", {_cifar_resnet_name(key): value for key, value in backbone.items()}
+    if any(key.startswith('features.dense_block_layer_') for key in backbone):
+        return "RecursiveMix authors' CIFAR DenseNet", {_densenet_name(key): value for key, value in backbone.items()}
+    if 'patch_embed1.proj.weight' in backbone:
+        return "PVT authors' names", _pvt_from_timm({_pvt_authors_to_timm(key): v for key, v in backbone.items()})
+    if 'patch_embed.proj.weight' in backbone and 'stages.0.blocks.0.attn.kv.weight' in backbone:
+        return "timm's PVT names", _pvt_from_timm(backbone)
+    return "bare backbone or torchvision's names", backbone
+
+
+def _cifar_resnet_name(key: str) -> str:
+    """``conv2_x.N.residual_function.K`` -> ``layer1.N.conv*/bn*``, ``shortcut`` -> ``downsample`` and so on."""
+    key = re.sub(r'^conv1\.0\.', 'conv1.', key)
+    key = re.sub(r'^conv1\.1\.', 'bn1.', key)
+    key = re.sub(r'^conv([2-5])_x\.', lambda match: f'layer{int(match[1]) - 1}.', key)
+    # Convolutions at 0, 3, 6, each followed by its BN; ReLU in between.
+    key = re.sub(r'\.residual_function\.([0-7])\.', lambda match: '.{}{}.'.format(
+        ('conv', 'bn', 'relu')[int(match[1]) % 3], int(match[1]) // 3 + 1), key)
+    return key.replace('.shortcut.', '.downsample.')
+
+
+def _densenet_name(key: str) -> str:
+    """``features.dense_block_layer_S.bottle_neck_layer_B`` -> ``stages.S.block.B`` and so on."""
+    key = re.sub(r'^conv1\.', 'stem.0.', key)
+    key = re.sub(r'^features\.dense_block(?:_layer_)?(\d+)\.bottle_neck_layer_(\d+)\.', r'stages.\1.block.\2.', key)
+    for index, name in (('0', 'norm1'), ('2', 'conv1'), ('3', 'norm2'), ('5', 'conv2')):
+        key = key.replace(f'.bottle_neck.{index}.', f'.{name}.')
+    key = re.sub(r'^features\.transition_layer_(\d+)\.down_sample\.0\.', r'transitions.\1.norm.', key)
+    key = re.sub(r'^features\.transition_layer_(\d+)\.down_sample\.1\.', r'transitions.\1.conv.', key)
+    return re.sub(r'^features\.bn\.', 'transitions.3.0.', key)
+
+
+# Layers of a PVTv2 block: timm's name, mmdet's name. Queries apart: timm has q and kv, mmdet one in_proj.
+PVT_BLOCK = {
+    'norm1.': 'norm1.',
+    'attn.proj.': 'attn.attn.out_proj.',
+    'attn.sr.': 'attn.sr.',
+    'attn.norm.': 'attn.norm.',
+    'norm2.': 'norm2.',
+    'mlp.fc1.': 'ffn.layers.0.',
+    'mlp.dwconv.': 'ffn.layers.1.',
+    'mlp.fc2.': 'ffn.layers.4.',
+}
+
+
+def _pvt_authors_to_timm(key: str) -> str:
+    key = re.sub(r'^patch_embed1\.', 'patch_embed.', key)
+    key = re.sub(r'^patch_embed([2-4])\.', lambda match: f'stages.{int(match[1]) - 1}.downsample.', key)
+    key = re.sub(r'^block([1-4])\.', lambda match: f'stages.{int(match[1]) - 1}.blocks.', key)
+    key = re.sub(r'^norm([1-4])\.', lambda match: f'stages.{int(match[1]) - 1}.norm.', key)
+    return key.replace('.dwconv.dwconv.', '.dwconv.')
+
+
+def _pvt_from_timm(state_dict: StateDict) -> StateDict:
+    renamed = {}
+    for key, value in state_dict.items():
+        key = re.sub(r'^patch_embed\.', 'stages.0.downsample.', key)
+        stage = re.match(r'^stages\.(\d)\.(downsample|norm|blocks)\.', key)
+        if stage is None:
+            renamed[key] = value
+            continue
+        number, part, rest = stage[1], stage[2], key[stage.end():]
+        if part == 'downsample':
+            renamed[f'layers.{number}.0.' + rest.replace('proj.', 'projection.')] = value
+        elif part == 'norm':
+            renamed[f'layers.{number}.2.{rest}'] = value
+        else:
+            block, rest = rest.split('.', 1)
+            start = f'layers.{number}.1.{block}.'
+            if rest.startswith('attn.q.'):
+                pair = state_dict.get(key.replace('.attn.q.', '.attn.kv.'))
+                if pair is not None:
+                    renamed[f'{start}attn.attn.in_proj_{rest[len("attn.q."):]}'] = torch.cat([value, pair])
+            elif not rest.startswith('attn.kv.'):
+                name = next((name for name in PVT_BLOCK if rest.startswith(name)), '')
+                if name in ('mlp.fc1.', 'mlp.fc2.') and value.ndim == 2:
+                    value = value[:, :, None, None]  # mmdet's fully connected layers are 1 x 1 convolutions
+                renamed[start + PVT_BLOCK.get(name, '') + rest[len(name):]] = value
+    return renamed
+
+
+def pvt_to_timm(backbone: StateDict) -> StateDict:
+    """mmdet's PVTv2 under timm's names; :func:`split` is the way back."""
+    renamed = {}
+    names = {name: timm for timm, name in PVT_BLOCK.items()}
+    for key, value in backbone.items():
+        number, part, rest = re.match(r'^layers\.(\d)\.(\d)\.(.*)$', key).groups()
+        if part == '0':
+            start = 'patch_embed.' if number == '0' else f'stages.{number}.downsample.'
+            renamed[start + rest.replace('projection.', 'proj.')] = value
+        elif part == '2':
+            renamed[f'stages.{number}.norm.{rest}'] = value
+        else:
+            block, rest = rest.split('.', 1)
+            start = f'stages.{number}.blocks.{block}.'
+            if rest.startswith('attn.attn.in_proj_'):
+                kind, width = rest[len('attn.attn.in_proj_'):], len(value) // 3
+                renamed[f'{start}attn.q.{kind}'], renamed[f'{start}attn.kv.{kind}'] = value[:width], value[width:]
+            else:
+                name = next(name for name in names if rest.startswith(name))
+                if name in ('ffn.layers.0.', 'ffn.layers.4.') and value.ndim == 4:
+                    value = value[:, :, 0, 0]
+                renamed[start + names[name] + rest[len(name):]] = value
+    return renamed
+
+
+RESNET_DEPTHS = {
+    (False, (2, 2, 2, 2)): 18,
+    (False, (3, 4, 6, 3)): 34,
+    (True, (3, 4, 6, 3)): 50,
+    (True, (3, 4, 23, 3)): 101,
+    (True, (3, 8, 36, 3)): 152,
+}
+PVT_DEPTHS = {(2, 2, 2, 2): 'B1', (3, 4, 6, 3): 'B2', (3, 4, 18, 3): 'B3', (3, 8, 27, 3): 'B4', (3, 6, 40, 3): 'B5'}
+
+
+def identify(backbone: StateDict) -> Optional[dict]:
+    """The config of the backbone that these tensors make, or None if it is not one that mmrm's configs use.
+
+    Args:
+        backbone (dict): Tensors under mmpretrain's names, no prefix.
+
+    Returns:
+        dict | None: ``dict(type='ResNet', depth=50)`` and the like, for mmpretrain's registry.
+    """
+    if 'bn_final.weight' in backbone:
+        return _identify_pyramidnet(backbone)
+    if 'layer1.0.conv1.weight' in backbone:
+        return _identify_resnet(backbone)
+    if 'stages.0.block.0.conv1.weight' in backbone and 'stem.0.weight' in backbone:
+        return _identify_densenet(backbone)
+    if 'layers.0.0.projection.weight' in backbone and 'layers.0.1.0.ffn.layers.4.weight' in backbone:
+        width = _size(backbone, 'layers.0.0.projection.weight')[0]
+        depths = [_count(backbone, f'layers.{stage}.1.') for stage in range(4)]
+        return dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=width, num_layers=depths)
+    return None
+
+
+def _identify_resnet(backbone: StateDict) -> Optional[dict]:
+    bottleneck = 'layer1.0.conv3.weight' in backbone
+    depth = RESNET_DEPTHS.get((bottleneck, tuple(_count(backbone, f'layer{stage}.') for stage in (1, 2, 3, 4))))
+    width = _size(backbone, 'layer1.0.conv1.weight')[0]
+    if depth is None or _size(backbone, 'layer1.0.conv2.weight')[:2] != (width, width):
+        return None
+    if bottleneck and _size(backbone, 'layer1.0.conv3.weight')[0] != 4 * width:
+        return None
+    stems = {'stem.0.conv.weight': '', 'stem.0.weight': 'mmseg.'}  # mmpretrain's names, mmseg's and mmdet's
+    for key, scope in stems.items():
+        if key in backbone:
+            pooled = 'layer2.0.downsample.2.weight' in backbone  # pooling, convolution, BN instead of convolution, BN
+            return dict(type=f'{scope}ResNetV1d' if pooled else f'{scope}ResNetV1c', depth=depth)
+    stem = _size(backbone, 'conv1.weight')
+    if stem[-1] not in (3, 7):
+        return None
+    config = dict(type='ResNet' if stem[-1] == 7 else 'ResNet_CIFAR', depth=depth)
+    if (width, stem[0]) != (64, 64):
+        config.update(stem_channels=stem[0], base_channels=width)
+    return config
+
+
+def _identify_pyramidnet(backbone: StateDict) -> Optional[dict]:
+    blocks = sum(_count(backbone, f'layer{stage}.') for stage in (1, 2, 3))
+    # The widths grow from the stem's 16 to this one by alpha in all.
+    alpha = _size(backbone, 'bn_final.weight')[0] // 4 - 16
+    known = 'layer1.0.bn4.weight' in backbone and alpha > 0 and blocks % 3 == 0
+    return dict(type='PyramidNetCIFAR', depth=3 * blocks + 2, alpha=alpha) if known else None
+
+
+def _identify_densenet(backbone: StateDict) -> Optional[dict]:
+    growth = _size(backbone, 'stages.0.block.0.conv2.weight')[0]
+    depths = [_count(backbone, f'stages.{stage}.block.') for stage in range(4)]
+    kernel = _size(backbone, 'stem.0.weight')
+    if not growth or not all(depths):
+        return None
+    return dict(
+        type='DenseNetCIFAR' if kernel[-1] == 3 else 'DenseNet',
+        arch=dict(growth_rate=growth, depths=depths, init_channels=kernel[0]))
+
+
+def _size(state_dict: StateDict, key: str) -> tuple:
+    """The shape of a tensor, zeros where there is none."""
+    return tuple(state_dict[key].shape) or (0, ) if key in state_dict else (0, )
+
+
+def _count(state_dict: StateDict, start: str) -> int:
+    """Number of numbered modules below ``start``."""
+    return len({key[len(start):].split('.', 1)[0] for key in state_dict if key.startswith(start)})
+
+
+def describe(backbone: StateDict) -> str:
+    """What the tensors look like, in words for a message: 'a ResNet-50', 'a PVTv2-B1', 'no known network (...)'."""
+    if not backbone:
+        return 'nothing'
+    config = identify(backbone)
+    if config is None:
+        if 'layer1.0.conv1.weight' in backbone:
+            return 'a ResNet of an unknown depth or kind (ResNeXt, wide, ...)'
+        if 'cls_token' in backbone:
+            return 'a vision transformer (ViT)'
+        if any('.w_msa.' in key or '.relative_position_bias_table' in key for key in backbone):
+            return 'a Swin Transformer'
+        return f'no network known here (tensors {listed(backbone)})'
+    kind = config['type'].rsplit('.', 1)[-1]
+    width = f' of width {config["base_channels"]}' if 'base_channels' in config else ''
+    if kind == 'ResNet':
+        return f'a ResNet-{config["depth"]}{width}'
+    if kind == 'ResNet_CIFAR':
+        return f'a ResNet-{config["depth"]}{width} with the 3 x 3 stem for CIFAR'
+    if kind in ('ResNetV1c', 'ResNetV1d'):
+        return f'a ResNet-{config["depth"]} with a deep stem ({kind})'
+    if kind == 'PyramidNetCIFAR':
+        return f'a PyramidNet-{config["depth"]} (alpha {config["alpha"]})'
+    if kind in ('DenseNet', 'DenseNetCIFAR'):
+        stem = ' with the 3 x 3 stem for CIFAR' if kind == 'DenseNetCIFAR' else ''
+        return f'a DenseNet-{2 * sum(config["arch"]["depths"]) + 5} (growth {config["arch"]["growth_rate"]}){stem}'
+    depths = tuple(config['num_layers'])
+    if depths not in PVT_DEPTHS:
+        return f'a PVTv2 of depths {depths}'
+    return f'a PVTv2-{"B0" if config["embed_dims"] == 32 else PVT_DEPTHS[depths]}'
+
+
+def listed(keys, number: int = 4) -> str:
+    """The first few keys, and how many more there are."""
+    keys = list(keys)
+    more = f', ... {len(keys) - number} more' if len(keys) > number else ''
+    return ', '.join(keys[:number]) + more

@@ -1,0 +1,255 @@
+"""Every cell of the COCO and ADE20K tables: its recipe, its weights, a training step and an evaluation."""
+import copy
+import functools
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from mmengine.config import Config
+
+from mmrm.errors import UserFileError
+from mmrm.weights import find_checkpoint, read_checkpoint
+
+from downstream import CONFIGS, build, cell, pretrain, small_world, train_and_validate  # isort: skip
+
+COCO = ['atss', 'gfl', 'mask-rcnn', 'htc', 'htc-without-semantic']
+ADE = ['pspnet', 'upernet']
+BACKBONES = ['r50', 'pvtv2-b1']
+REGULARISERS = ['baseline', 'cutmix', 'rm']
+
+
+def name_of(network, backbone):
+    return f'{network}_{backbone}_fpn_1x_coco' if network in COCO else f'{network}_{backbone}_8xb2-80k_ade20k-512x512'
+
+
+NAMES = [name_of(network, backbone) for network in COCO + ADE for backbone in BACKBONES]
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    for variable in ('MMRM_BACKBONE', 'MMRM_DATA'):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@functools.lru_cache(None)
+def read(regulariser, name):
+    return Config.fromfile(CONFIGS / regulariser / f'{name}.py')
+
+
+def load(regulariser, name):
+    """A cell in an environment without mmrm's variables."""
+    return copy.deepcopy(read(regulariser, name))
+
+
+# ---------------------------------------------------------------------------------------------------------- the recipes
+def test_there_are_as_many_cells_as_in_the_tables():
+    for regulariser in REGULARISERS:
+        folder = CONFIGS / regulariser
+        found = {file.stem for pattern in ('*coco.py', '*ade20k*.py') for file in folder.glob(pattern)}
+        assert found == set(NAMES)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_siblings_differ_in_their_weights_only(name):
+    cells = [load(regulariser, name).to_dict() for regulariser in REGULARISERS]
+    weights = [config['model']['init_cfg'].pop('checkpoint') for config in cells]
+    assert cells[0] == cells[1] == cells[2]
+    run = 'resnet50_8xb64_in1k' if 'r50' in name else 'pvtv2-b1_8xb64_in1k'
+    assert weights[1:] == [f'work_dirs/cutmix/{run}', f'work_dirs/rm/{run}']
+    torchvision = 'r50' in name and 'coco' in name
+    assert weights[0] == ('torchvision://resnet50' if torchvision else f'work_dirs/baseline/{run}')
+    assert (CONFIGS / 'rm' / f'{run}.py').is_file()
+    for regulariser in REGULARISERS:
+        assert len((CONFIGS / regulariser / f'{name}.py').read_text().splitlines()) <= 5
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_what_all_cells_have(name):
+    config = load('rm', name)
+    assert config.custom_imports == dict(imports=['mmrm'], allow_failed_imports=False)
+    assert config.model.init_cfg.type == 'StrictPretrained'
+    assert config.model.backbone.init_cfg is None and config.model.get('pretrained') is None
+    assert config.train_dataloader.batch_size == 2 and config.auto_scale_lr.base_batch_size == 16
+    if 'pvtv2' in name:
+        backbone = config.model.backbone
+        assert (backbone.type, backbone.embed_dims, backbone.num_layers) == (
+            'mmdet.PyramidVisionTransformerV2', 64, [2, 2, 2, 2])
+
+
+@pytest.mark.parametrize('network', COCO)
+def test_detectors_on_resnet50_are_mmdets_own(network):
+    """But for the backbone's weights, the place of the data and the import of mmrm."""
+    config = load('rm', name_of(network, 'r50')).to_dict()
+    folder = {'mask-rcnn': 'mask_rcnn', 'htc-without-semantic': 'htc'}.get(network, network)
+    shipped = Path(importlib.import_module('mmdet').__file__).parent / '.mim' / 'configs'
+    stock = Config.fromfile(shipped / folder / f'{network}_r50_fpn_1x_coco.py').to_dict()
+    for one in (config, stock):
+        one['model']['backbone'].pop('init_cfg')
+        one['model'].pop('init_cfg', None)
+        one.pop('custom_imports', None)
+    assert without_scope(config) == without_scope(stock)
+    assert config['model']['backbone']['frozen_stages'] == 1 and config['model']['backbone']['norm_eval'] is True
+    assert config['model']['backbone']['style'] == 'pytorch'
+
+
+def without_scope(node):
+    """mmengine notes the package that a base came from."""
+    if isinstance(node, dict):
+        return {key: without_scope(value) for key, value in node.items() if key != '_scope_'}
+    return [without_scope(item) for item in node] if isinstance(node, (list, tuple)) else node
+
+
+SGD_01 = dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=1e-4)
+SGD_02 = dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=1e-4)
+ADAMW_1 = dict(type='AdamW', lr=1e-4, weight_decay=1e-4)
+ADAMW_2 = dict(type='AdamW', lr=2e-4, weight_decay=1e-4)
+OPTIMIZERS = {
+    'atss_r50': SGD_01, 'gfl_r50': SGD_01, 'mask-rcnn_r50': SGD_02, 'htc_r50': SGD_02,
+    'htc-without-semantic_r50': SGD_02, 'atss_pvtv2-b1': ADAMW_1, 'gfl_pvtv2-b1': ADAMW_1,
+    'mask-rcnn_pvtv2-b1': ADAMW_2, 'htc_pvtv2-b1': ADAMW_2, 'htc-without-semantic_pvtv2-b1': ADAMW_2,
+    'pspnet_r50': ADAMW_1, 'upernet_r50': ADAMW_1, 'pspnet_pvtv2-b1': ADAMW_1, 'upernet_pvtv2-b1': ADAMW_1,
+}
+
+
+@pytest.mark.parametrize('start', OPTIMIZERS)
+def test_optimizers(start):
+    config = load('rm', name_of(*start.rsplit('_', 1)))
+    assert dict(config.optim_wrapper.optimizer) == OPTIMIZERS[start]
+
+
+@pytest.mark.parametrize('backbone', BACKBONES)
+@pytest.mark.parametrize('network', COCO)
+def test_detectors_follow_the_1x_schedule_and_measure_what_the_tables_show(network, backbone):
+    config = load('rm', name_of(network, backbone))
+    warmup, steps = config.param_scheduler
+    assert (warmup.type, warmup.start_factor, warmup.begin, warmup.end, warmup.by_epoch) == (
+        'LinearLR', 0.001, 0, 500, False)
+    assert (steps.type, steps.milestones, steps.gamma, steps.by_epoch) == ('MultiStepLR', [8, 11], 0.1, True)
+    assert config.train_cfg.max_epochs == 12
+    for evaluator in (config.val_evaluator, config.test_evaluator):
+        assert evaluator.type == 'CocoMetric'
+        assert evaluator.metric == ('bbox' if network in ('atss', 'gfl') else ['bbox', 'segm'])
+    maps = config.train_dataloader.dataset.data_prefix.get('seg')
+    assert maps == ('stuffthingmaps/train2017/' if network == 'htc' else None)
+    assert ('semantic_head' in config.model.get('roi_head', {})) == (network == 'htc')
+    if backbone == 'pvtv2-b1':
+        assert config.model.neck.in_channels == [64, 128, 320, 512]
+
+
+@pytest.mark.parametrize('backbone', BACKBONES)
+@pytest.mark.parametrize('network', ADE)
+def test_segmentors_follow_the_authors_logs(network, backbone):
+    config = load('rm', name_of(network, backbone))
+    assert [dict(schedule) for schedule in config.param_scheduler] == [
+        dict(type='PolyLR', power=0.9, eta_min=0, begin=0, end=80000, by_epoch=False)]
+    assert config.train_cfg.max_iters == 80000
+    assert config.model.decode_head.norm_cfg.type == 'SyncBN'
+    assert config.model.decode_head.num_classes == config.model.auxiliary_head.num_classes == 150
+    crop = next(step for step in config.train_dataloader.dataset.pipeline if step['type'] == 'RandomCrop')
+    assert crop['crop_size'] == config.model.data_preprocessor.size == (512, 512)
+    for evaluator in (config.val_evaluator, config.test_evaluator):
+        assert (evaluator.type, evaluator.iou_metrics) == ('IoUMetric', ['mIoU'])
+    assert config.model.auxiliary_head.in_index == 2
+    if backbone == 'pvtv2-b1':
+        assert config.model.auxiliary_head.in_channels == 320
+        assert config.model.decode_head.in_channels == (512 if network == 'pspnet' else [64, 128, 320, 512])
+    else:
+        assert (config.model.backbone.type, config.model.backbone.norm_cfg.type) == ('ResNet', 'SyncBN')
+        dilated = network == 'pspnet'
+        assert tuple(config.model.backbone.dilations) == ((1, 1, 2, 4) if dilated else (1, 1, 1, 1))
+        assert config.model.backbone.contract_dilation is True
+
+
+# ------------------------------------------------------------------------------------------------------- the variables
+@pytest.mark.parametrize('name', NAMES)
+def test_one_variable_moves_all_data(name, monkeypatch):
+    monkeypatch.setenv('MMRM_DATA', '/elsewhere')
+    config = Config.fromfile(CONFIGS / 'rm' / f'{name}.py')
+    assert not re.search(r"(?<!elsewhere/)\b(data/)?(coco|ade)/", str(config.to_dict()))
+    for part in ('train', 'val', 'test'):
+        assert config[f'{part}_dataloader'].dataset.data_root.startswith('/elsewhere/')
+
+
+def test_one_variable_chooses_the_weights(monkeypatch):
+    monkeypatch.setenv('MMRM_BACKBONE', 'my/run')
+    for regulariser in REGULARISERS:
+        config = Config.fromfile(CONFIGS / regulariser / f'{NAMES[0]}.py')
+        assert config.model.init_cfg.checkpoint == 'my/run'
+
+
+def test_the_option_reaches_the_model():
+    config = load('baseline', 'atss_r50_fpn_1x_coco')
+    config.merge_from_dict({'model.init_cfg.checkpoint': 'my/file.pth'})
+    assert build(config).init_cfg['checkpoint'] == 'my/file.pth'
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+@pytest.fixture(scope='module')
+def world(tmp_path_factory):
+    return small_world(tmp_path_factory.mktemp('data') / 'world')
+
+
+@pytest.fixture(scope='module')
+def runs(world, tmp_path_factory):
+    """Real, if tiny, pretrainings with RM; each is made when it is first asked for."""
+    made = {}
+
+    def run(network):
+        if network not in made:
+            made[network] = pretrain(network, world, tmp_path_factory.mktemp(network))
+        return made[network]
+
+    return run
+
+
+QUICK = ['gfl_pvtv2-b1', 'pspnet_pvtv2-b1']  # ATSS and PSPNet on ResNet-50: tests/test_end_to_end.py
+CELLS = [pytest.param(start, marks=[] if start in QUICK else pytest.mark.slow) for start in OPTIMIZERS]
+
+
+@pytest.mark.parametrize('start', CELLS)
+def test_a_cell_trains_from_its_pretraining_and_is_evaluated(start, world, runs, tmp_path):
+    network, backbone = start.rsplit('_', 1)
+    run = runs('pvt' if backbone == 'pvtv2-b1' else 'r50')
+    config = cell(CONFIGS / 'rm' / f'{name_of(network, backbone)}.py', world, run)
+    # An untrained network is sure of nothing, and COCO's metric leaves no trace without a box.
+    test_cfg = config.model.test_cfg.get('rcnn', config.model.test_cfg)
+    test_cfg.update(score_thr=-1., max_per_img=5) if network in COCO else None
+    runner, before = train_and_validate(config, tmp_path)
+
+    pretrained = read_checkpoint(find_checkpoint(run))['state_dict']
+    assert before.keys() == {key[len('backbone.'):] for key in pretrained if key.startswith('backbone.')}
+    assert all(torch.equal(value, pretrained[f'backbone.{key}']) for key, value in before.items())
+
+    after = runner.model.backbone.state_dict()
+    assert any(not torch.equal(after[key], before[key]) for key in before), 'nothing was trained'
+    loss = runner.message_hub.get_scalar('train/loss').current()
+    assert torch.isfinite(torch.tensor(loss)) and loss > 0
+    scalars = set(runner.message_hub.log_scalars)
+    if network in ADE:
+        assert {'val/mIoU', 'val/mAcc', 'val/aAcc'} <= scalars
+    else:
+        assert 'val/coco/bbox_mAP' in scalars
+        assert ('val/coco/segm_mAP' in scalars) == (network not in ('atss', 'gfl'))
+
+
+def test_wrong_weights_stop_a_run_before_its_first_iteration(world, runs, tmp_path):
+    config = cell(CONFIGS / 'rm' / 'atss_r50_fpn_1x_coco.py', world, runs('pvt'))
+    with pytest.raises(UserFileError, match=r'looks like a PVTv2-B1.*backbone is a ResNet-50'):
+        train_and_validate(config, tmp_path)
+    assert not (tmp_path / 'first.pth').exists() and not any(tmp_path.glob('*.pth'))
+
+
+def test_a_detector_of_ones_own_as_the_documentation_writes_it(world, tmp_path):
+    """docs/downstream.md gives a RetinaNet, which is in no shipped config."""
+    page = Path(__file__).parents[2] / 'docs' / 'downstream.md'
+    text = next(block for block in re.findall(r'```python\n(.*?)```', page.read_text(), re.S) if 'retinanet' in block)
+    assert len(text.splitlines()) <= 10 and not any(CONFIGS.glob('*/retinanet*'))
+    (tmp_path / 'retinanet_r50_fpn_1x_coco.py').write_text(text)
+    weights = torchvision.models.resnet50().state_dict()
+    torch.save(weights, tmp_path / 'resnet50.pth')
+    config = cell(tmp_path / 'retinanet_r50_fpn_1x_coco.py', world, tmp_path / 'resnet50.pth')
+    _, before = train_and_validate(config, tmp_path / 'run')
+    assert len(before) == 318 and all(torch.equal(value, weights[key]) for key, value in before.items())

@@ -1,0 +1,272 @@
+"""What is exported says the same elsewhere, tells where it comes from, and never replaces a file unasked."""
+import json
+import os
+
+import pytest
+import torch
+import torchvision
+from mmengine.registry import MODELS, init_default_scope
+from safetensors import safe_open
+
+from mmrm.errors import UserFileError, UserValueError
+from mmrm.weights import export_backbone, export_classifier, load_backbone, read_checkpoint
+from mmrm.weights.origin import tensor_hash
+
+from networks import PyramidNet, backbone, classifier, logits, release, shake  # isort: skip
+
+R18 = dict(type='ResNet', depth=18)
+PVT = dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[2, 2, 2, 2])
+
+
+def rm_classifier(config, in_channels, num_classes=5):
+    """A classifier as RM trains it, with its RoI layer."""
+    init_default_scope('mmpretrain')
+    return shake(MODELS.build(
+        dict(
+            type='ImageClassifier',
+            data_preprocessor=dict(type='RMDataPreprocessor', num_classes=num_classes),
+            backbone=dict(config),
+            head=dict(type='RMConsistencyHead', num_classes=num_classes, in_channels=in_channels))))
+
+
+@pytest.fixture(scope='module')
+def resnet():
+    torch.manual_seed(3)
+    return rm_classifier(R18, 512)
+
+
+@pytest.fixture(scope='module')
+def pvt():
+    torch.manual_seed(4)
+    return rm_classifier(PVT, 512)
+
+
+@pytest.fixture(scope='module')
+def trained(resnet, tmp_path_factory):
+    """A checkpoint as mmengine saves it."""
+    file = tmp_path_factory.mktemp('run') / 'epoch_9.pth'
+    meta = dict(epoch=9, iter=90, experiment_name='resnet18_x', dataset_meta=dict(classes=tuple('abcde')), cfg='text')
+    torch.save(dict(meta=meta, state_dict=resnet.state_dict(), optimizer={}), file)
+    return file
+
+
+def tensors_of(file):
+    read = read_checkpoint(file)
+    return read.get('state_dict', read)
+
+
+@pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
+def test_an_exported_backbone_arrives_in_a_detector(suffix, resnet, trained, tmp_path):
+    export_backbone(trained, tmp_path / f'backbone{suffix}')
+    module = backbone('mmdet', **R18)
+    load_backbone(module, tmp_path / f'backbone{suffix}')
+    found = module.state_dict()
+    assert all(torch.equal(found[key], value) for key, value in resnet.backbone.state_dict().items())
+
+
+@pytest.mark.parametrize('scope', ['mmdet', 'mmseg'])
+def test_stock_mmdet_and_mmseg_load_it_completely(scope, resnet, trained, tmp_path):
+    """Without mmrm at the other end: mmengine's own Pretrained finds every name."""
+    export_backbone(trained, tmp_path / 'backbone.pth')
+    module = backbone(scope, **R18, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'backbone.pth')))
+    module.init_weights()
+    found = module.state_dict()
+    assert all(torch.equal(found[key], value) for key, value in resnet.backbone.state_dict().items())
+
+
+@pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
+def test_stock_mmpretrain_takes_the_classifier(suffix, resnet, trained, tmp_path):
+    out = tmp_path / f'classifier{suffix}'
+    export_classifier(trained, out)
+    stock = classifier(R18, in_channels=512)
+    stock.load_state_dict(tensors_of(out), strict=True)
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(logits(stock, images), logits(resnet, images), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize('layout', ['torchvision', 'timm'])
+@pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
+def test_torchvision_takes_the_classifier(suffix, layout, resnet, trained, tmp_path):
+    out = tmp_path / f'classifier{suffix}'
+    export_classifier(trained, out, layout=layout)
+    model = torchvision.models.resnet18(num_classes=5)
+    model.load_state_dict(read_checkpoint(out), strict=True)
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(logits(model.eval(), images), logits(resnet, images), rtol=0, atol=1e-6)
+
+
+def test_there_and_back_is_exact(trained, resnet, tmp_path):
+    """mmpretrain to torchvision to mmpretrain to safetensors: the same bits."""
+    export_classifier(trained, tmp_path / 'a.pth', layout='torchvision')
+    export_classifier(tmp_path / 'a.pth', tmp_path / 'b.pth')
+    export_classifier(tmp_path / 'b.pth', tmp_path / 'c.safetensors')
+    found = tensors_of(tmp_path / 'c.safetensors')
+    expected = {key: value for key, value in resnet.state_dict().items() if 'fc_roi' not in key}
+    assert found.keys() == expected.keys() and all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_resnet50_of_torchvision(tmp_path):
+    """The paper's network, through the authors' layout, fc included."""
+    model = shake(torchvision.models.resnet50())
+    model.fc_roi = torch.nn.Linear(2048, 1000)
+    export_classifier(release(model, tmp_path / 'release.pth'), tmp_path / 'deploy.pth', layout='torchvision')
+    fresh = torchvision.models.resnet50()
+    fresh.load_state_dict(torch.load(tmp_path / 'deploy.pth', weights_only=True), strict=True)
+    assert sum(parameter.numel() for parameter in fresh.parameters()) == 25_557_032
+    images = torch.randn(1, 3, 64, 64)
+    torch.testing.assert_close(logits(fresh.eval(), images), logits(model, images), rtol=0, atol=1e-6)
+
+
+def test_pvt_in_timms_names_comes_back_exactly(pvt, tmp_path):
+    torch.save(pvt.state_dict(), tmp_path / 'pvt.pth')
+    export_classifier(tmp_path / 'pvt.pth', tmp_path / 'timm.pth', layout='timm')
+    names = set(read_checkpoint(tmp_path / 'timm.pth'))
+    assert {'patch_embed.proj.weight', 'stages.0.blocks.1.mlp.dwconv.weight', 'stages.1.downsample.norm.bias',
+            'stages.3.norm.weight', 'stages.2.blocks.0.attn.kv.bias', 'head.weight'} <= names
+    export_classifier(tmp_path / 'timm.pth', tmp_path / 'back.pth')
+    found = tensors_of(tmp_path / 'back.pth')
+    assert all(torch.equal(found[key], value) for key, value in pvt.state_dict().items() if 'fc_roi' not in key)
+
+
+@pytest.mark.parametrize('name', ['resnet18', 'pvt_v2_b1'])
+def test_timm_itself_takes_the_classifier(name, resnet, pvt, tmp_path):
+    timm = pytest.importorskip('timm')
+    source = resnet if name == 'resnet18' else pvt
+    torch.save(source.state_dict(), tmp_path / 'source.pth')
+    export_classifier(tmp_path / 'source.pth', tmp_path / 'timm.pth', layout='timm')
+    model = timm.create_model(name, num_classes=5)
+    model.load_state_dict(read_checkpoint(tmp_path / 'timm.pth'), strict=True)
+    images = torch.randn(2, 3, 64, 64)
+    # timm's PVT adds 1e-5 in some of its norms, mmdet's 1e-6.
+    tolerance = 1e-6 if name == 'resnet18' else 1e-3
+    torch.testing.assert_close(logits(model.eval(), images), logits(source, images), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize('layout', ['torchvision', 'timm'])
+def test_layouts_that_a_network_has_not(layout, tmp_path):
+    with pytest.raises(UserValueError, match=r'PyramidNet-29.*not provided'):
+        export_classifier(release(PyramidNet(), tmp_path / 'pyramid.pth'), tmp_path / 'out.pth', layout=layout)
+
+
+def test_torchvision_has_no_narrow_resnets(tmp_path):
+    narrow = rm_classifier(dict(type='ResNet', depth=18, stem_channels=8, base_channels=8), 64)
+    torch.save(narrow.state_dict(), tmp_path / 'narrow.pth')
+    with pytest.raises(UserValueError, match='of width 8'):
+        export_classifier(tmp_path / 'narrow.pth', tmp_path / 'out.pth', layout='torchvision')
+    export_classifier(tmp_path / 'narrow.pth', tmp_path / 'out.pth')
+
+
+def test_layout_is_checked():
+    with pytest.raises(UserValueError, match="layout='keras' must be one of mmpretrain, torchvision, timm"):
+        export_classifier('in.pth', 'out.pth', layout='keras')
+
+
+# ----------------------------------------------------------------------------------------------- where it comes from
+@pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
+@pytest.mark.parametrize('layout', ['backbone', 'mmpretrain', 'torchvision'])
+def test_outputs_carry_their_hash_and_origin(layout, suffix, trained, tmp_path):
+    out = tmp_path / f'out{suffix}'
+    if layout == 'backbone':
+        export_backbone(trained, out)
+    else:
+        export_classifier(trained, out, layout=layout)
+    if suffix == '.safetensors':
+        with safe_open(str(out), 'pt') as opened:
+            meta = json.loads(opened.metadata()['meta'])
+    else:
+        read = torch.load(out, weights_only=True)
+        meta = read.meta if layout == 'torchvision' else read['meta']
+    assert meta['sha256'] == tensor_hash(tensors_of(out))
+    assert meta['origin']['file'] == 'epoch_9.pth' and len(meta['origin']['sha256']) == 64
+    assert (meta['origin']['epoch'], meta['origin']['experiment_name']) == (9, 'resnet18_x')
+    assert meta['dataset_meta']['classes'] == list('abcde') and 'ResNet-18' in meta['content']
+    assert 'mmrm_version' in meta
+
+
+@pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
+def test_a_changed_file_is_noticed(suffix, trained, tmp_path):
+    out = tmp_path / f'out{suffix}'
+    export_backbone(trained, out)
+    raw = bytearray(out.read_bytes())
+    raw[len(raw) // 2] ^= 1  # one bit in the middle of the tensors
+    out.write_bytes(raw)
+    with pytest.raises(UserFileError, match='changed or damaged'):
+        load_backbone(backbone('mmdet', **R18), out)
+
+
+def test_an_export_holds_no_more_than_its_tensors(trained, tmp_path):
+    """No storage of the checkpoint hangs on behind a view."""
+    export_backbone(trained, tmp_path / 'out.pth')
+    values = sum(value.numel() * value.element_size() for value in tensors_of(tmp_path / 'out.pth').values())
+    assert (tmp_path / 'out.pth').stat().st_size < 1.02 * values
+
+
+# --------------------------------------------------------------------------------------------------- nothing is lost
+def test_an_existing_file_is_left_alone_unless_asked(trained, tmp_path):
+    out = tmp_path / 'mine.pth'
+    out.write_text('precious')
+    for export in (export_backbone, export_classifier):
+        with pytest.raises(UserFileError, match=r'mine\.pth exists.*--overwrite'):
+            export(trained, out)
+    assert out.read_text() == 'precious'
+    export_backbone(trained, out, overwrite=True)
+    assert 'conv1.weight' in tensors_of(out)
+
+
+def test_the_source_is_never_replaced(trained, resnet, tmp_path):
+    torch.save(resnet.state_dict(), tmp_path / 'source.pth')
+    size = (tmp_path / 'source.pth').stat().st_size
+    with pytest.raises(UserFileError, match='the file to read'):
+        export_backbone(tmp_path / 'source.pth', tmp_path / 'source.pth', overwrite=True)
+    assert (tmp_path / 'source.pth').stat().st_size == size
+
+
+def test_a_failure_while_writing_leaves_nothing_behind(trained, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(torch, 'save', full)
+    with pytest.raises(UserFileError, match=r'could not be written.*No space left'):
+        export_backbone(trained, tmp_path / 'new' / 'out.pth')
+    assert list((tmp_path / 'new').iterdir()) == []
+
+
+@pytest.mark.parametrize('out, error, message', [('a.bin', UserValueError, 'must end in'), ('', UserFileError, 'folder')
+                                                 ])
+def test_the_name_of_the_output_is_checked_first(out, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        export_backbone('no such file.pth', tmp_path / out)
+
+
+@pytest.mark.skipif(os.name != 'posix', reason='permissions of POSIX')
+def test_the_output_may_be_read_by_whom_the_umask_allows(trained, tmp_path):
+    before = os.umask(0o022)
+    try:
+        export_backbone(trained, tmp_path / 'out.pth')
+    finally:
+        os.umask(before)
+    assert (tmp_path / 'out.pth').stat().st_mode & 0o777 == 0o644
+
+
+# ------------------------------------------------------------------------------------------------------ wrong sources
+@pytest.mark.parametrize('extra, message', [
+    ({'neck.fpn.weight': torch.ones(1)}, r'no classifier: besides backbone and head it has neck\.fpn\.weight'),
+    ({'head.layers.fc1.weight': torch.ones(1)}, 'no linear classifier fc'),
+])
+def test_only_classifiers_are_exported_as_classifiers(extra, message, resnet, tmp_path):
+    torch.save({**resnet.state_dict(), **extra}, tmp_path / 'other.pth')
+    with pytest.raises(UserFileError, match=message):
+        export_classifier(tmp_path / 'other.pth', tmp_path / 'out.pth')
+
+
+def test_half_a_backbone_is_not_exported(resnet, tmp_path):
+    tensors = {key: value for key, value in resnet.state_dict().items() if key != 'backbone.layer4.1.conv2.weight'}
+    torch.save(tensors, tmp_path / 'half.pth')
+    with pytest.raises(UserFileError, match=r'looks like a ResNet-18, but lacks 1 tensors: layer4\.1\.conv2\.weight'):
+        export_backbone(tmp_path / 'half.pth', tmp_path / 'out.pth')
+
+
+def test_a_file_without_a_backbone(tmp_path):
+    torch.save({'head.fc.weight': torch.ones(2, 2)}, tmp_path / 'head.pth')
+    with pytest.raises(UserFileError, match='no backbone'):
+        export_backbone(tmp_path / 'head.pth', tmp_path / 'out.pth')

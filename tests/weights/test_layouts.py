@@ -1,0 +1,103 @@
+"""A file's network is recognised by its tensors."""
+import pytest
+import torch
+import torchvision
+
+from mmrm.weights.layouts import describe, identify, pvt_to_timm, split
+from mmrm.weights.origin import tensor_hash
+
+from networks import CIFARDenseNet, CIFARResNet, PyramidNet, backbone, shake  # isort: skip
+
+B1 = dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[2, 2, 2, 2])
+KNOWN = {
+    'a ResNet-18': dict(type='ResNet', depth=18),
+    'a ResNet-50': dict(type='ResNet', depth=50),
+    'a ResNet-34 of width 16': dict(type='ResNet', depth=34, stem_channels=16, base_channels=16),
+    'a ResNet-18 with a deep stem (ResNetV1c)': dict(type='ResNetV1c', depth=18),
+    'a ResNet-50 with a deep stem (ResNetV1d)': dict(type='ResNetV1d', depth=50),
+    'a ResNet-18 with the 3 x 3 stem for CIFAR': dict(type='ResNet_CIFAR', depth=18),
+    'a PyramidNet-29 (alpha 24)': dict(type='PyramidNetCIFAR', depth=29, alpha=24),
+    'a DenseNet-21 (growth 4) with the 3 x 3 stem for CIFAR': dict(
+        type='DenseNetCIFAR', arch=dict(growth_rate=4, depths=[2, 2, 2, 2], init_channels=8)),
+    'a PVTv2-B1': B1,
+}
+UNKNOWN = {
+    'a ResNet of an unknown depth or kind (ResNeXt, wide, ...)': dict(type='ResNeXt', depth=50),
+    'a Swin Transformer': dict(type='SwinTransformer', arch='tiny', img_size=32, window_size=1),
+    'a vision transformer (ViT)': dict(type='VisionTransformer', arch='deit-tiny', img_size=32),
+    'no network known here': dict(type='MobileNetV2'),
+}
+
+
+@pytest.mark.parametrize('words', KNOWN)
+def test_networks_of_the_configs_are_recognised_down_to_their_config(words):
+    module = backbone('mmpretrain', **KNOWN[words])
+    assert identify(module.state_dict()) == KNOWN[words]
+    assert describe(module.state_dict()) == words
+
+
+@pytest.mark.parametrize('words', ['a ResNet-18', 'a PyramidNet-29 (alpha 24)', 'a PVTv2-B1',
+                                   'a DenseNet-21 (growth 4) with the 3 x 3 stem for CIFAR'])
+def test_a_damaged_file_is_still_described(words):
+    """Messages are written about files in which anything may be missing or strange."""
+    tensors = backbone('mmpretrain', **KNOWN[words]).state_dict()
+    for key in tensors:
+        assert describe({other: value for other, value in tensors.items() if other != key})
+        assert describe({**tensors, key: torch.ones(())})
+
+
+@pytest.mark.parametrize('words', UNKNOWN)
+def test_other_networks_are_described_as_far_as_possible(words):
+    tensors = backbone('mmpretrain', **UNKNOWN[words]).state_dict()
+    assert identify(tensors) is None
+    assert describe(tensors).startswith(words)
+
+
+@pytest.mark.parametrize('model, layout', [(CIFARResNet(), 'CIFAR ResNet'), (CIFARDenseNet(), 'CIFAR DenseNet'),
+                                           (PyramidNet(), 'bare backbone')])
+def test_the_authors_networks_are_taken_apart(model, layout):
+    network = split({f'module.{key}': value for key, value in model.state_dict().items()})
+    assert layout in network.layout
+    assert set(network.head) == {'fc.weight', 'fc.bias', 'fc_roi.weight', 'fc_roi.bias'}
+    assert identify(network.backbone) is not None and network.others == []
+
+
+def test_pvt_survives_timms_names():
+    tensors = shake(backbone(type=B1['type'].split('.')[1], embed_dims=64, num_layers=[2, 2, 2, 2])).state_dict()
+    network = split(pvt_to_timm(tensors))
+    assert network.layout == "timm's PVT names"
+    assert network.backbone.keys() == tensors.keys()
+    assert all(torch.equal(network.backbone[key], value) for key, value in tensors.items())
+
+
+def test_pvt_authors_names_are_those_that_mmdet_converts():
+    """Against mmdet's own converter of the PVT authors' files."""
+    from mmdet.models.backbones.pvt import pvt_convert
+    timm = pvt_to_timm(shake(backbone(type='PyramidVisionTransformerV2', num_layers=[2, 2, 2, 2])).state_dict())
+    authors = {}
+    for key, value in timm.items():
+        key = key.replace('patch_embed.', 'patch_embed1.').replace('mlp.dwconv.', 'mlp.dwconv.dwconv.')
+        for stage in range(4):
+            key = key.replace(f'stages.{stage}.downsample.', f'patch_embed{stage + 1}.')
+            key = key.replace(f'stages.{stage}.blocks.', f'block{stage + 1}.')
+            key = key.replace(f'stages.{stage}.norm.', f'norm{stage + 1}.')
+        authors[key] = value
+    expected = pvt_convert(authors)
+    found = split(dict(authors, **{'head.weight': torch.ones(3, 512)}))
+    assert found.layout == "PVT authors' names"
+    assert found.backbone.keys() == expected.keys() and list(found.head) == ['fc.weight']
+    assert all(torch.equal(found.backbone[key], value) for key, value in expected.items())
+
+
+def test_a_hash_does_not_depend_on_order_or_memory():
+    tensors = torchvision.models.resnet18().state_dict()
+    turned = {key: value.to(memory_format=torch.channels_last) if value.ndim == 4 else value
+              for key, value in reversed(tensors.items())}
+    assert tensor_hash(turned) == tensor_hash(tensors)
+    assert tensor_hash({'x' + key: value for key, value in tensors.items()}) != tensor_hash(tensors)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.int64, torch.bool])
+def test_a_hash_takes_every_type_and_scalars(dtype):
+    one, other = torch.ones((), dtype=dtype), torch.zeros((), dtype=dtype)
+    assert tensor_hash(dict(x=one)) != tensor_hash(dict(x=other))
