@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mmengine.logging import MessageHub, MMLogger
 from mmengine.registry import DefaultScope
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers.py and reference.py, from every folder of tests
@@ -20,9 +21,10 @@ def _seeded():
 
 
 @pytest.fixture(autouse=True)
-def _no_default_scope():
-    """mmengine's default scope is global: a test must not build from the registry that another one left behind."""
-    DefaultScope._instance_dict.clear()
+def _no_leftovers_in_mmengine():
+    """mmengine's default scope and loggers are global: a test must not meet those that another one left behind."""
+    for kind in (DefaultScope, MMLogger, MessageHub):
+        kind._instance_dict.clear()
 
 
 @pytest.fixture

@@ -1,0 +1,185 @@
+"""What the network is fed: a sample over successive iterations under Mixup, CutMix and RecursiveMix."""
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmpretrain.registry import BATCH_AUGMENTS
+
+from ..errors import UserValueError
+from ..recursive_mix import Box, RecursiveMix
+from . import classifiers, figures
+
+# The CutMix authors' settings for CIFAR, but for the probability: every iteration is shown mixed.
+COMPARED = dict(Mixup=dict(type='Mixup', alpha=1.0), CutMix=dict(type='CutMix', alpha=1.0))
+
+
+class Mixed(NamedTuple):
+    """One iteration of one method.
+
+    Args:
+        images (ndarray): uint8 RGB, shape ``(N, H, W, 3)``.
+        scores (ndarray): Fused labels, shape ``(N, num_classes)``.
+        shares (ndarray): Lambda of each sample: the share that is not its own image, shape ``(N, )``.
+        box (Box, optional): Where the other image is, None where it is everywhere or nowhere.
+    """
+    images: np.ndarray
+    scores: np.ndarray
+    shares: np.ndarray
+    box: Optional[Box] = None
+
+
+class Gallery(NamedTuple):
+    """What :func:`collect` returns: method -> its iterations, the names of the classes, and what was used."""
+    methods: Dict[str, List[Mixed]]
+    classes: Optional[Sequence[str]]
+    settings: Dict[str, str]
+
+
+def recursive_mix_of(cfg: Config) -> Tuple[RecursiveMix, bool]:
+    """The RecursiveMix of a config, new and empty, and whether the config has one; its defaults otherwise."""
+    augments = ((cfg.model.get('data_preprocessor') or {}).get('batch_augments') or {}).get('augments') or []
+    for augment in augments if isinstance(augments, (list, tuple)) else [augments]:
+        if str(augment.get('type', '')).rpartition('.')[2] == 'RecursiveMix' and augment.get('history', True):
+            return BATCH_AUGMENTS.build(dict(augment)), True
+    return RecursiveMix(), False
+
+
+def mix_pairs(augment, inputs: torch.Tensor, scores: torch.Tensor):
+    """Apply a batch augment that mixes pairs of the batch (Mixup, CutMix) and find out what it did.
+
+    It draws lambda, partners and box inside; two probes bring them out: labels that name the samples, and a channel
+    that does.
+
+    Args:
+        augment (callable): Takes and returns images and labels.
+        inputs (Tensor): Shape ``(N, C, H, W)``.
+        scores (Tensor): Shape ``(N, num_classes)``.
+
+    Returns:
+        tuple[Tensor, Tensor, Tensor, Box | None]: Mixed images and labels, the share of the partner in each sample,
+        and the box that the partners fill.
+    """
+    number, _, height, width = inputs.shape
+    own = torch.arange(number, dtype=inputs.dtype).view(-1, 1, 1, 1)
+    mixed, matrix = augment(torch.cat([inputs, own.expand(-1, 1, height, width)], 1), torch.eye(number))
+    moved = (mixed[:, -1] != own[:, 0]).any(0)
+    box = None
+    if moved.any():
+        rows, columns = torch.nonzero(moved.any(1)).flatten(), torch.nonzero(moved.any(0)).flatten()
+        box = Box(int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+    return mixed[:, :-1], matrix @ scores, 1 - matrix.diagonal(), box
+
+
+def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0) -> Gallery:
+    """Feed successive batches of a config's training data to each method, the same ones to all.
+
+    Args:
+        cfg (Config): Of a classifier (:func:`mmrm.analysis.classifiers.load_config` with ``part='train'``).
+        iterations (int): How many. Defaults to 6.
+        batch (int): Images an iteration, at least 2. Defaults to 8.
+        seed (int): Of the order of the data, its augmentation and the mixing. Defaults to 0.
+
+    Returns:
+        Gallery: With the methods 'Input', 'Mixup', 'CutMix' and 'RM'.
+    """
+    if iterations < 1 or batch < 2:
+        raise UserValueError(f'iterations={iterations} must be 1 or more and batch={batch} 2 or more.')
+    preprocessor, dataset = classifiers.build_preprocessor(cfg), classifiers.build_dataset(cfg, 'train')
+    order = figures.channel_order(preprocessor, classifiers.pipeline_of(cfg, 'train'))
+    number = classifiers.number_of_classes(cfg)
+    augment, own = recursive_mix_of(cfg)
+    pairs = {name: BATCH_AUGMENTS.build(dict(settings)) for name, settings in COMPARED.items()}
+    methods: Dict[str, List[Mixed]] = {name: [] for name in ('Input', *pairs, 'RM')}
+
+    def keep(name, inputs, scores, shares, box=None):
+        methods[name].append(Mixed(figures.to_images(inputs, preprocessor, order), scores.numpy(), shares.numpy(), box))
+
+    with classifiers.seeded(seed):
+        stream = classifiers.read_batches(dataset, batch, seed)
+        for _ in range(iterations):
+            data = preprocessor(next(stream), training=True)
+            inputs, scores = data['inputs'], classifiers.soft_labels(data['data_samples'], number)
+            keep('Input', inputs, scores, torch.zeros(batch))
+            for name, pair in pairs.items():
+                mixed, fused, shares, box = mix_pairs(pair, inputs, scores)
+                keep(name, mixed, fused, shares, box if name == 'CutMix' else None)
+            mixed, fused = augment(inputs, scores)
+            mix = augment.take_mix()
+            shares = torch.zeros(batch)
+            shares[:mix.count] = mix.lam
+            keep('RM', mixed, fused, shares, mix.box if mix.lam else None)
+    settings = {name: f'alpha {value["alpha"]:g}' for name, value in COMPARED.items()}
+    settings['RM'] = f'alpha {augment.alpha:g}, {augment.interpolation}' + ('' if own else ' (default)')
+    return Gallery(methods, classifiers.class_names(dataset), settings)
+
+
+# -------------------------------------------------------------------------------------------------------------- drawing
+class Panel(NamedTuple):
+    """One image of a gallery: uint8 RGB ``(H, W, 3)``, the lines below it, and a box to outline."""
+    image: np.ndarray
+    lines: List[str]
+    box: Optional[Box] = None
+
+
+def draw_panel(axes, panel: Panel, lines: int) -> None:
+    """Draw one image with its lines; room is left for ``lines``, so that all images have the same size."""
+    from matplotlib.patches import Rectangle
+    axes.imshow(panel.image, interpolation='nearest')
+    figures.hide_axes(axes)
+    axes.set_xlabel('\n'.join([*panel.lines, *[''] * (lines - len(panel.lines))]), fontsize=7, labelpad=2)
+    if panel.box is not None:
+        x1, y1, x2, y2 = panel.box
+        for colour, width in (('black', 2.2), ('white', 1.0)):
+            axes.add_patch(Rectangle((x1 - .5, y1 - .5), x2 - x1, y2 - y1, fill=False, edgecolor=colour,
+                                     linewidth=width))
+
+
+def draw(rows: Sequence[Tuple[str, Sequence[Panel]]], titles: Sequence[str] = (), foot: Sequence[str] = ()):
+    """Draw rows of images with their labels.
+
+    Args:
+        rows (Sequence): (name of the row, its panels), all rows of the same length.
+        titles (Sequence[str]): Of the columns.
+        foot (Sequence[str]): Lines below the figure: what made it.
+    """
+    columns = max(len(panels) for _, panels in rows)
+    lines = max(len(panel.lines) for _, panels in rows for panel in panels)
+    side = 1.35
+    height = len(rows) * (side + 0.13 * lines + 0.08) + 0.35 + 0.12 * len(foot)
+    figure = figures.new_figure(max((side + 0.1) * columns + 0.5, 4), height, images=True)
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for number, ((name, panels), axes_row) in enumerate(zip(rows, grid)):
+        for axes in axes_row[len(panels):]:
+            axes.set_visible(False)
+        for column, (axes, panel) in enumerate(zip(axes_row, panels)):
+            draw_panel(axes, panel, lines)
+            if column == 0:
+                axes.set_ylabel(name, fontsize=8)
+            if number == 0 and column < len(titles):
+                axes.set_title(titles[column], fontsize=8)
+    if foot:
+        figures.provenance(figure, foot)
+    return figure
+
+
+def draw_gallery(gallery: Gallery, samples: int = 1, foot: Sequence[str] = ()):
+    """The figure of a gallery: a column an iteration, a row a method, for each of the first ``samples``."""
+    available = len(gallery.methods['Input'][0].images)
+    if not 1 <= samples <= available:
+        raise UserValueError(f'samples={samples} must be from 1 to {available}, the images of a batch.')
+    rows = []
+    for sample in range(samples):
+        for name, iterations in gallery.methods.items():
+            settings = gallery.settings.get(name)
+            panels = [panel_of(mixed, sample, gallery.classes, name != 'Input') for mixed in iterations]
+            rows.append((f'{name}\n{settings}' if settings else name, panels))
+    steps = len(gallery.methods['Input'])
+    return draw(rows, [f't = {step + 1}' for step in range(steps)], foot)
+
+
+def panel_of(mixed: Mixed, sample: int, classes: Optional[Sequence[str]], with_share: bool = True) -> Panel:
+    """One sample of an iteration, with lambda above its fused label."""
+    lines = figures.label_text(mixed.scores[sample], classes)
+    share = [figures.lambda_text(mixed.shares[sample])] if with_share else []
+    return Panel(mixed.images[sample], [*share, *lines], mixed.box if mixed.shares[sample] > 0 else None)

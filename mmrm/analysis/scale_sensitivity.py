@@ -1,0 +1,206 @@
+"""How small may an object be? Accuracy when the test image is shrunk and pasted on another background.
+
+The whole test image, resized to a share of its side, at a random place: on grey, or on the test image of another class.
+This is the paper's claim of multi-scale views, made measurable. To be fair: RM trains on this very operation (the whole
+image, resized, inside another one); CutMix and the baseline do not.
+"""
+import collections
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from ..errors import UserValueError
+from . import classifiers, figures
+from .classifiers import Trained
+from .tables import show_path
+
+SCALES = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
+BACKGROUNDS = ('grey', 'other class')
+INTERPOLATIONS = ('bilinear', 'nearest')
+GREY = 127.5
+
+
+class Point(NamedTuple):
+    """One measurement.
+
+    Args:
+        name (str): The model's; several checkpoints of one name are several seeds.
+        checkpoint (str): Its file.
+        background (str): One of :data:`BACKGROUNDS`.
+        scale (float): Side of the pasted image over the side of the whole.
+        accuracy (float): Percent of images whose top-1 class is the pasted one's.
+        fooled (float): Percent whose top-1 class is the background's; 0 on grey.
+        both (float): Percent whose two likeliest classes are the pasted one's and the background's; 0 on grey.
+    """
+    name: str
+    checkpoint: str
+    background: str
+    scale: float
+    accuracy: float
+    fooled: float
+    both: float
+
+
+def paste(images: torch.Tensor, backgrounds: torch.Tensor, scale: float, places: torch.Tensor,
+          interpolation: str = 'bilinear') -> torch.Tensor:
+    """Shrink whole images and put each on its background.
+
+    Args:
+        images (Tensor): Float, shape ``(N, C, H, W)``.
+        backgrounds (Tensor): Same shape.
+        scale (float): Of the side, in (0, 1]; 1 gives the images themselves.
+        places (Tensor): In [0, 1], shape ``(N, 2)``: where between the first and the last possible row and column.
+        interpolation (str): 'bilinear' (antialiased) or 'nearest' (as RM trains). Defaults to 'bilinear'.
+
+    Returns:
+        Tensor: Same shape, new.
+    """
+    if not 0 < scale <= 1:
+        raise UserValueError(f'scale={scale} must be in (0, 1].')
+    if interpolation not in INTERPOLATIONS:
+        raise UserValueError(f'interpolation={interpolation!r} must be one of {", ".join(INTERPOLATIONS)}.')
+    height, width = images.shape[-2:]
+    tall, wide = max(1, round(height * scale)), max(1, round(width * scale))
+    kind = dict(mode='bilinear', antialias=True) if interpolation == 'bilinear' else dict(mode='nearest')
+    small = F.interpolate(images, (tall, wide), **kind)
+    pasted = backgrounds.clone()
+    for index, (down, right) in enumerate(places.tolist()):
+        top, left = round(down * (height - tall)), round(right * (width - wide))
+        pasted[index, :, top:top + tall, left:left + wide] = small[index]
+    return pasted
+
+
+def other_class(labels: np.ndarray, seed: int = 0) -> np.ndarray:
+    """For each image the index of a random one of another class."""
+    draw = np.random.RandomState(seed)
+    partners = np.empty(len(labels), int)
+    for label in np.unique(labels):
+        others, own = np.flatnonzero(labels != label), np.flatnonzero(labels == label)
+        if not len(others):
+            raise UserValueError('all test images are of one class: there is no other to paste on.')
+        partners[own] = draw.choice(others, len(own))
+    return partners
+
+
+def load_images(trained: Trained, number: int, seed: int = 0) -> Tuple[torch.Tensor, np.ndarray]:
+    """Test images of a checkpoint's config before normalisation, uint8 ``(N, C, H, W)``, and their labels."""
+    cfg = classifiers.load_config(trained.cfg.filename, part='test')
+    dataset = classifiers.build_dataset(cfg, 'test')
+    chosen = np.random.RandomState(seed).permutation(len(dataset))[:number]
+    images, labels = [], []
+    for index in chosen:
+        item = dataset[int(index)]
+        if 'gt_label' not in item['data_samples'] or item['data_samples'].gt_label.numel() != 1:
+            raise UserValueError('the test data must have one label an image.')
+        images.append(item['inputs'])
+        labels.append(int(item['data_samples'].gt_label))
+    sizes = {tuple(image.shape) for image in images}
+    if len(sizes) > 1:
+        raise UserValueError(f'the test images differ in size, {sorted(sizes)[:2]} ...: crop them in test_pipeline.')
+    return torch.stack(images), np.array(labels)
+
+
+def predict(trained: Trained, images: torch.Tensor) -> np.ndarray:
+    """The two likeliest classes, ``(N, 2)``, of each image, uint8 ``(N, C, H, W)``."""
+    data = dict(inputs=list(images), data_samples=None)
+    with torch.no_grad():
+        inputs = trained.model.data_preprocessor(data, training=False)['inputs']
+        return trained.model(inputs, mode='tensor').topk(2).indices.cpu().numpy()
+
+
+def measure(models: Sequence[Trained],
+            scales: Sequence[float] = SCALES,
+            images: int = 1000,
+            interpolation: str = 'bilinear',
+            seed: int = 0,
+            batch: int = 100) -> List[Point]:
+    """Measure every model at every scale on both backgrounds, on the same pasted images.
+
+    Args:
+        models (Sequence[Trained]): Classifiers of the same data; the first one's config names it.
+        scales (Sequence[float]): Of the side, in (0, 1].
+        images (int): How many test images, drawn from ``seed``. Defaults to 1000.
+        interpolation (str): See :func:`paste`. Defaults to 'bilinear'.
+        seed (int): Of images, places and backgrounds. Defaults to 0.
+        batch (int): Images a forward pass. Defaults to 100.
+    """
+    if images < 2 or not scales:
+        raise UserValueError(f'images={images} must be 2 or more, and there must be a scale.')
+    for scale in scales:
+        if not 0 < scale <= 1:
+            raise UserValueError(f'scale={scale} must be in (0, 1].')
+    classifiers.check_same_classes(models)
+    pixels, labels = load_images(models[0], images, seed)
+    partners = other_class(labels, seed)
+    places = torch.from_numpy(np.random.RandomState(seed).rand(len(pixels), 2))
+    counts: Dict[tuple, np.ndarray] = collections.defaultdict(lambda: np.zeros(3))
+    for start in range(0, len(pixels), batch):
+        part = slice(start, start + batch)
+        own, other = pixels[part].float(), pixels[torch.from_numpy(partners[part])].float()
+        for background, ground in zip(BACKGROUNDS, (torch.full_like(own, GREY), other)):
+            behind = labels[partners[part]] if ground is other else np.full(len(own), -1)
+            for scale in scales:
+                view = paste(own, ground, scale, places[part], interpolation).round().clamp(0, 255).to(torch.uint8)
+                for number, trained in enumerate(models):
+                    counts[number, background, scale] += _count(predict(trained, view), labels[part], behind)
+    return [Point(models[number].name, str(models[number].checkpoint), background, scale, *100 * found / len(pixels))
+            for (number, background, scale), found in counts.items()]
+
+
+def _count(found: np.ndarray, pasted: np.ndarray, behind: np.ndarray) -> np.ndarray:
+    """How many of the images show the pasted class first, the background's first, both in the first two places."""
+    both = (found == pasted[:, None]).any(1) & (found == behind[:, None]).any(1)
+    return np.array([(found[:, 0] == pasted).sum(), (found[:, 0] == behind).sum(), both.sum()], float)
+
+
+def curves(points: Sequence[Point], background: str, value: str = 'accuracy') -> Dict[str, np.ndarray]:
+    """name -> rows of (scale, mean over its checkpoints, deviation), scales descending."""
+    result = {}
+    for name in dict.fromkeys(point.name for point in points):
+        rows = []
+        for scale in sorted({point.scale for point in points}, reverse=True):
+            found = [getattr(point, value) for point in points
+                     if (point.name, point.background, point.scale) == (name, background, scale)]
+            rows.append((scale, np.mean(found), np.std(found, ddof=1) if len(found) > 1 else 0.0))
+        result[name] = np.array(rows)
+    return result
+
+
+PANELS = (('grey', 'accuracy', 'on grey'), ('other class', 'accuracy', 'on an image of another class'),
+          ('other class', 'both', 'both classes in the first two'))
+
+
+def draw(points: Sequence[Point], foot: Sequence[str] = ()):
+    """Against the scale: accuracy on either background, and how often both objects are found."""
+    figure = figures.new_figure(9.6, 3.5 + 0.12 * len(foot))
+    panels = figure.subplots(1, len(PANELS), sharey=True)
+    for axes, (background, value, title) in zip(panels, PANELS):
+        for index, (name, rows) in enumerate(curves(points, background, value).items()):
+            colour = figures.COLOURS.get(name, figures.PALETTE[index % len(figures.PALETTE)])
+            scale, mean, deviation = rows.T
+            axes.plot(scale, mean, color=colour, marker=figures.MARKERS[index % len(figures.MARKERS)], markersize=4,
+                      label=name)
+            axes.fill_between(scale, mean - deviation, mean + deviation, color=colour, alpha=0.25, linewidth=0)
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel('side of the pasted image / whole side', fontsize=8)
+        axes.set_ylabel('images (%)' if value == 'both' else 'top-1 accuracy (%)', fontsize=8)
+        axes.tick_params(labelsize=8)
+        axes.invert_xaxis()
+        axes.set_ylim(0, 103)
+        figures.tidy(axes)
+    panels[0].legend(frameon=False, loc='lower left', fontsize=8)
+    if foot:
+        figures.provenance(figure, foot)
+    return figure
+
+
+HEADERS = ('model', 'checkpoint', 'background', 'scale', 'top-1 (%)', 'background first (%)', 'both (%)')
+
+
+def table_lines(points: Sequence[Point]) -> List[List[str]]:
+    """A line of texts for each measurement under :data:`HEADERS`."""
+    return [[point.name, show_path(Path(point.checkpoint)), point.background, f'{point.scale:g}',
+             f'{point.accuracy:.2f}', f'{point.fooled:.2f}', f'{point.both:.2f}'] for point in points]

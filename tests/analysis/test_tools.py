@@ -1,0 +1,95 @@
+"""The figure tools as commands: they write what they are asked for, and tell a mistake in one line."""
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from run_logs import write_run as write_log
+from small_world import write_trained
+
+TOOLS = Path(__file__).parents[2] / 'tools'
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a tool in this process; returns (exit code, stdout, stderr)."""
+
+    def call(name, *words):
+        monkeypatch.setattr(sys, 'argv', [name, *map(str, words)])
+        monkeypatch.setattr(sys, 'path', list(sys.path))
+        code = 0
+        try:
+            runpy.run_path(str(TOOLS / name), run_name='__main__')
+        except SystemExit as stop:
+            code = stop.code
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+@pytest.mark.parametrize('suffix', ['png', 'svg', 'pdf'])
+def test_mixed_batches(run, tmp_path, suffix):
+    config, _ = write_trained(tmp_path)
+    out = tmp_path / f'a.{suffix}'
+    code, printed, _ = run('mixed_batches.py', config, out, '--iterations', 2)
+    assert code == 0 and str(out) in printed and out.stat().st_size > 1000
+    code, _, told = run('mixed_batches.py', config, out)
+    assert code == 2 and 'exists and is left as it is' in told
+
+
+def test_cut_or_resize(run, tmp_path):
+    config, _ = write_trained(tmp_path)
+    assert run('cut_or_resize.py', config, tmp_path / 'a.png', '--iterations', 3)[0] == 0
+    assert (tmp_path / 'a.png').stat().st_size > 1000
+
+
+def test_effective_classes(run, tmp_path):
+    words = ('--runs', 1, '--iterations', 2, '--size', 32, '--batch', 2)
+    code, printed, _ = run('effective_classes.py', tmp_path / 'a.png', *words)
+    assert code == 0 and 'baseline: 1.00 above 0.1' in printed and (tmp_path / 'a.png').exists()
+
+
+def test_scale_sensitivity(run, tmp_path):
+    config, checkpoint = write_trained(tmp_path)
+    code, _, _ = run('scale_sensitivity.py', tmp_path / 'a.png', '--model', 'RM', config, checkpoint, '--images', 4,
+                     '--scales', 1, 0.5, '--table', tmp_path / 'a.csv', '--device', 'cpu')
+    assert code == 0 and len((tmp_path / 'a.csv').read_text().splitlines()) == 5
+    code, _, told = run('scale_sensitivity.py', tmp_path / 'b.png')
+    assert code == 2 and told.startswith('error: there is no model') and not (tmp_path / 'b.png').exists()
+
+
+def test_cam(run, tmp_path):
+    pytest.importorskip('pytorch_grad_cam')
+    config, checkpoint = write_trained(tmp_path)
+    model = ('--model', 'RM', config, checkpoint, '--device', 'cpu')
+    assert run('cam.py', tmp_path / 'mixed.png', *model, '--mixed', 1)[0] == 0
+    image = next((tmp_path / 'data').rglob('*.png'))
+    assert run('cam.py', tmp_path / 'natural.png', *model, '--images', f'{image}=class0')[0] == 0
+    assert (tmp_path / 'mixed.png').exists() and (tmp_path / 'natural.png').exists()
+    code, _, told = run('cam.py', tmp_path / 'c.png', *model)
+    assert code == 2 and 'either --images or --mixed' in told
+
+
+def test_sweep_curves(run, tmp_path):
+    write_log(tmp_path / 'alpha' / 'mine' / '0.5' / 'seed0', [60.])
+    code, printed, _ = run('sweep_curves.py', tmp_path / 'a.png', '--work-dir', tmp_path)
+    assert code == 0 and '40.00' in printed and (tmp_path / 'a.png').exists()
+    code, _, told = run('sweep_curves.py', tmp_path / 'b.png', '--work-dir', tmp_path / 'none')
+    assert code == 2 and 'holds no results' in told
+
+
+def test_efficiency(run, tmp_path):
+    config, _ = write_trained(tmp_path)
+    words = (config, '--size', 32, '--rounds', 1, '--timing-batch', 2, '--no-memory', '--device', 'cpu')
+    code, _, _ = run('efficiency.py', *words, '--out', tmp_path / 'a.md', '--json', tmp_path / 'a.json')
+    text = (tmp_path / 'a.md').read_text()
+    assert code == 0 and text.startswith('| Config | Memory (MB) |') and '1.000 [1.000, 1.000]' in text
+    code, _, told = run('efficiency.py', 'configs/rm/none.py')
+    assert code == 2 and 'does not exist' in told
+
+
+@pytest.mark.parametrize('tool', ['mixed_batches.py', 'cut_or_resize.py'])
+def test_a_config_that_is_no_classifier_s(run, tmp_path, tool):
+    code, _, told = run(tool, 'configs/demo/pspnet_r18.py', tmp_path / 'a.png')
+    assert code == 2 and 'is not one of a classifier' in told and told.count('\n') == 1
