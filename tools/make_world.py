@@ -1,14 +1,19 @@
 #!/usr/bin/env python
 """Generate the embedded data set: drawn objects in the layouts of ImageNet, COCO and ADE20K."""
 import argparse
+import sys
+from pathlib import Path
 
-from mmrm.datasets import make_world
-from mmrm.errors import cli
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
+
+from mmrm.datasets import make_world  # noqa: E402
+from mmrm.errors import cli  # noqa: E402
+from mmrm.launch import Parser  # noqa: E402
 
 
 @cli
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument('root', help='folder to make; the same world is reused, anything else there is an error')
     parser.add_argument('--seed', type=int, default=0, help='of all random choices')
     parser.add_argument('--classification', type=int, nargs=2, default=(1600, 400), metavar=('TRAIN', 'VAL'),

@@ -220,12 +220,11 @@ def draw_object(rng: np.random.RandomState, name: str, size: int) -> np.ndarray:
 
 
 class Scene(NamedTuple):
-    """A drawn scene: ``image`` uint8 BGR (height, width, 3), ``stuff`` a name per pixel's number in :data:`STUFF` or -1
-    (height, width), ``objects`` and ``crowds`` lists of named masks."""
-    image: np.ndarray
-    stuff: np.ndarray
-    objects: list
-    crowds: list
+    """A drawn scene."""
+    image: np.ndarray  # (height, width, 3) uint8 BGR
+    stuff: np.ndarray  # (height, width) position in STUFF, -1 for none
+    objects: list  # of _Object
+    crowds: list  # of (name, mask)
 
 
 def draw_scene(rng: np.random.RandomState, width: int, height: int, crowd: bool = False) -> Scene:
