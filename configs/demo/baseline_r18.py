@@ -26,11 +26,13 @@ train_pipeline = [
 train_dataloader = dict(
     batch_size=32,
     num_workers=0,
+    persistent_workers=False,
     sampler=dict(type='DefaultSampler', shuffle=True),
     dataset=dict(type='CustomDataset', data_root=data_root, data_prefix='train', pipeline=train_pipeline))
 val_dataloader = dict(
     batch_size=100,
     num_workers=0,
+    persistent_workers=False,
     sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
         type='CustomDataset',

@@ -1,0 +1,31 @@
+"""The toolboxes' own train.py takes the configs: what a run needs is in the config, not in the tools here."""
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmrm.datasets import make_world
+from mmrm.paths import shipped
+
+
+@pytest.fixture(scope='module')
+def world(tmp_path_factory):
+    return make_world(tmp_path_factory.mktemp('data') / 'world', classification=(16, 16), scenes=(8, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('toolbox, config', [('mmpretrain', 'rm_r18'), ('mmdet', 'atss_r18'), ('mmseg', 'pspnet_r18')])
+def test_a_config_trains_under_the_toolboxes_own_tool(toolbox, config, world, tmp_path):
+    tool = Path(importlib.util.find_spec(toolbox).origin).parent / '.mim' / 'tools' / 'train.py'
+    if not tool.is_file():
+        pytest.skip(f'{toolbox} is installed without its tools')
+    done = subprocess.run(
+        [sys.executable, str(tool), str(shipped() / f'configs/demo/{config}.py'), '--work-dir', str(tmp_path / 'run'),
+         '--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1', 'model.init_cfg=None'],
+        env={**os.environ, 'MMRM_WORLD': str(world), 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''},
+        cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / 'run' / 'epoch_1.pth').is_file()
