@@ -80,6 +80,7 @@ def added_work(number: int, size: int, classes: int, channels: int, stride: int 
 
     def mixing():
         augment(images, labels)
+        augment.take_mix()
 
     def consistency():
         mix = Mix(1, 0.25, number, box, (size, size), history)

@@ -187,6 +187,7 @@ class RecursiveMix:
         self._mix: Optional[Mix] = None
         self._iteration = 0
         self._copy_images = False
+        self._warned = False
 
     def reset(self) -> None:
         """Empty the history: the next batch is not mixed."""
@@ -209,6 +210,7 @@ class RecursiveMix:
             tuple[Tensor, Tensor]: The mixed images and the mixed labels, same shapes, new tensors.
         """
         self._check(batch_input, batch_score)
+        self._warn_if_nobody_looks()
         rng = np.random if self.rng is None else self.rng
         self._iteration += 1
         images, scores = batch_input.detach().clone(), batch_score.detach().float()
@@ -236,6 +238,14 @@ class RecursiveMix:
             kept = images.clone() if self._copy_images else images
             self._history = _History(kept, scores, mix, _version(kept))
         return images, scores
+
+    def _warn_if_nobody_looks(self) -> None:
+        if self.history and self._mix is not None and not self._warned:
+            self._warned = True
+            warnings.warn(
+                'Nobody looks at what RecursiveMix mixes, so there is no consistency loss (the ablation "RS + HIS"). '
+                'RM needs data_preprocessor=dict(type="RMDataPreprocessor", ...) and head=dict(type="RMConsistencyHead", '
+                '...).', stacklevel=3)
 
     def _valid_history(self) -> Optional[_History]:
         past = self._history

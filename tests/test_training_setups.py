@@ -216,24 +216,26 @@ def test_ddp_needs_no_search_for_unused_parameters(tmp_path, free_port):
 
 # Three networks that the paper never used, from mmpretrain's own configs, with the lines that README shows.
 FOREIGN = {
-    'convnext': ('mmpretrain::convnext/convnext-tiny_32xb128_in1k.py', 768, dict(gap_before_final_norm=False)),
-    'swin': ('mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py', 768, dict()),
-    'mobilenetv3': ('mmpretrain::mobilenet_v3/mobilenet-v3-small_8xb128_in1k.py', 576, dict()),
+    'convnext': ('mmpretrain::convnext/convnext-tiny_32xb128_in1k.py', 'gap_before_final_norm=False', '', True),
+    'swin': ('mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py', '', '', False),
+    # A head of two layers, which the linear one replaces whole.
+    'mobilenetv3': ('mmpretrain::mobilenet_v3/mobilenet-v3-small_8xb128_in1k.py', '',
+                    '_delete_=True, num_classes=1000, in_channels=576, ', False),
 }
 
 
 def foreign_config(name, folder):
-    base, channels, backbone = FOREIGN[name]
+    base, backbone, head, hooks = FOREIGN[name]
     (folder / 'mine.py').write_text(f'''
 _base_ = ['{base}']
 custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
 data_preprocessor = dict(
     type='RMDataPreprocessor', batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5)))
 model = dict(
-    backbone=dict({', '.join(f'{key}={value!r}' for key, value in backbone.items())}),
+    backbone=dict({backbone}),
     neck=None,
-    head=dict(_delete_=True, type='RMConsistencyHead', num_classes=1000, in_channels={channels}, omega=0.5))
-custom_hooks = [dict(type='ResetHistoryHook'), dict(type='RandomStateHook')]
+    head=dict({head}type='RMConsistencyHead', omega=0.5))
+custom_hooks = [{'*_base_.custom_hooks, ' if hooks else ''}dict(type='ResetHistoryHook'), dict(type='RandomStateHook')]
 ''')
     return Config.fromfile(folder / 'mine.py')
 
@@ -254,6 +256,12 @@ def test_ones_own_config_takes_rm_in_a_handful_of_lines(name, tmp_path):
     assert model.head.fc_roi.weight.grad.any()
 
 
+def test_what_the_base_has_stays(tmp_path):
+    config = foreign_config('convnext', tmp_path)
+    assert [hook.type for hook in config.custom_hooks] == ['EMAHook', 'ResetHistoryHook', 'RandomStateHook']
+    assert config.model.head.loss.type == 'LabelSmoothLoss' and config.model.head.in_channels == 768
+
+
 def test_a_backbone_that_pools_is_told_which_setting_gives_a_map(tmp_path):
     config = foreign_config('convnext', tmp_path)
     config.model.backbone.gap_before_final_norm = True
@@ -261,8 +269,10 @@ def test_a_backbone_that_pools_is_told_which_setting_gives_a_map(tmp_path):
         step(build(config), batch(2, (64, 64), num_classes=1000))
 
 
-def test_the_augment_without_the_head_is_told_once():
-    model = classifier(head=dict(type='LinearClsHead', num_classes=5, in_channels=64))
+@pytest.mark.parametrize('preprocessor', ['RMDataPreprocessor', 'ClsDataPreprocessor'])
+def test_the_augment_without_the_head_is_told_once(preprocessor):
+    head = dict(type='LinearClsHead', num_classes=5, in_channels=64)
+    model = classifier(head=head, preprocessor=preprocessor)
     model.neck = MODELS.build(dict(type='GlobalAveragePooling'))
     step(model, batch())
     with pytest.warns(UserWarning, match='RS \\+ HIS'):

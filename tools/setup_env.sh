@@ -17,9 +17,15 @@ wanted=$(cd "$root" && cat setup.py requirements/*.txt | cksum)" $stack $root"
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
     exit 0
 fi
-if [ -f "$stamp" ] && ! grep -q " $stack " "$stamp"; then
-    echo "error: $venv holds the other stack; the two share import names and cannot live together. Set MMRM_VENV." >&2
-    exit 2
+# Also in a half-made environment, or one of the user's: the two stacks share import names and cannot live together.
+if [ -x "$venv/bin/python" ]; then
+    case $stack in openmmlab) others='onedl-mmengine onedl-mmcv' ;; onedl) others='mmengine mmcv mmcv-lite' ;; esac
+    for other in $others; do
+        if "$venv/bin/python" -c "from importlib.metadata import version; version('$other')" 2>/dev/null; then
+            echo "error: $venv holds $other, of the other stack; the two cannot live together. Set MMRM_VENV." >&2
+            exit 2
+        fi
+    done
 fi
 python=${PYTHON:-python3}
 if ! "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))'; then
@@ -35,7 +41,7 @@ if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
     lock=(-c "$root/requirements/lock-$stack.txt")
 fi
 pip install --progress-bar off "setuptools<82" wheel
-pip install --progress-bar off "${lock[@]}" --no-build-isolation -e "$root[$stack,tests,analysis]"
+pip install --progress-bar off ${lock[@]+"${lock[@]}"} --no-build-isolation -e "$root[$stack,tests,analysis]"
 # opencv-python needs the system's libGL; its headless twin has the same module without windows.
 if ! "$venv/bin/python" -c 'import cv2' 2>/dev/null; then
     version=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("opencv-python"))')
