@@ -244,8 +244,8 @@ class RecursiveMix:
             self._warned = True
             warnings.warn(
                 'Nobody looks at what RecursiveMix mixes, so there is no consistency loss (the ablation "RS + HIS"). '
-                'RM needs data_preprocessor=dict(type="RMDataPreprocessor", ...) and head=dict(type="RMConsistencyHead", '
-                '...).', stacklevel=3)
+                'RM needs data_preprocessor=dict(type="RMDataPreprocessor", ...) and '
+                'head=dict(type="RMConsistencyHead", ...).', stacklevel=3)
 
     def _valid_history(self) -> Optional[_History]:
         past = self._history
