@@ -26,6 +26,8 @@ vis_backends = [dict(type='LocalVisBackend')]
 visualizer = dict(type='UniversalVisualizer', vis_backends=vis_backends)
 
 log_level = 'INFO'
+# Means over the last ten iterations also of rm_lambda and rm_kl, which differ much from one iteration to the next.
+log_processor = dict(mean_pattern=r'.*(loss|time|data_time|grad_norm|rm_).*')
 load_from = None
 resume = False
 # A seed of its own for each process: each draws its own boxes.
