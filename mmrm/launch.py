@@ -139,6 +139,7 @@ def train(argv: Optional[Sequence[str]] = None) -> None:
                 unwrap(runner.model).init_cfg = None
             runner.train_loop  # noqa: B018, builds the data set, which train() does first too
         runner.train()
+        leave_processes()
 
 
 @cli
@@ -156,6 +157,7 @@ def test(argv: Optional[Sequence[str]] = None) -> None:
         metrics = runner.test()
         if runner.rank == 0:
             report_metrics(metrics, args.out)
+        leave_processes()
 
 
 @cli
@@ -349,6 +351,13 @@ def run_processes(gpus: int, nodes: int, node_rank: int, address: str, port: int
         if 'timed out' in str(error):
             raise UserError(f'node 0 did not answer at MASTER_ADDR={address} PORT={port}: {one_line(error)}') from error
         raise
+
+
+def leave_processes() -> None:
+    """End the process group when all are done: a process that exits with it open may abort over its threads."""
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 
 
 # ---------------------------------------------------------------------------------------------------------- messages
