@@ -11,9 +11,10 @@ compat.apply()
 from . import backbones, datasets, hooks, schedulers, weights  # noqa: E402
 from .consistency_head import RMConsistencyHead  # noqa: E402
 from .data_preprocessor import RMDataPreprocessor, reset_history  # noqa: E402
+from .optim_wrapper import BFloat16OptimWrapper  # noqa: E402
 from .recursive_mix import RecursiveMix  # noqa: E402
 
 __all__ = [
-    'RMConsistencyHead', 'RMDataPreprocessor', 'RecursiveMix', '__version__', 'backbones', 'compat', 'datasets',
-    'hooks', 'reset_history', 'schedulers', 'weights'
+    'BFloat16OptimWrapper', 'RMConsistencyHead', 'RMDataPreprocessor', 'RecursiveMix', '__version__', 'backbones',
+    'compat', 'datasets', 'hooks', 'reset_history', 'schedulers', 'weights'
 ]

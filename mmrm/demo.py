@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from . import paths
+from . import logs, paths
 from .datasets.world import CLASSES, VERSION, make_world
 from .errors import UserError, UserFileError, UserValueError
 from .version import __version__
@@ -231,13 +231,8 @@ class Plan:
         return [command]
 
     def scalars(self, stage: Stage) -> List[dict]:
-        """The lines that mmengine logged so far, in order."""
-        lines = []
-        for path in sorted(self.folder(stage).glob('*/vis_data/scalars.json')):
-            for line in path.read_text().splitlines():
-                with contextlib.suppress(ValueError):  # the last line may be half written
-                    lines.append(json.loads(line))
-        return lines
+        """The records that mmengine logged so far, in order."""
+        return list(logs.records(self.folder(stage)))
 
     def curve(self, stage: Stage) -> Dict[int, float]:
         """Epoch -> result in percent."""

@@ -232,10 +232,8 @@ def prepare_train(args: argparse.Namespace) -> Config:
     if args.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     if args.amp:
-        preflight.set_amp(cfg)
-    if device == 'cpu' and preflight.type_name(cfg.optim_wrapper) == 'AmpOptimWrapper':
-        raise UserValueError('mixed precision (--amp, AmpOptimWrapper) needs a GPU; on the CPU train without it: '
-                             '--cfg-options optim_wrapper.type=OptimWrapper where the config asks for it.')
+        preflight.set_amp(cfg, device)
+    preflight.check_precision(cfg, device)
     if args.auto_scale_lr:
         preflight.set_auto_scale_lr(cfg, config)
     preflight.set_loader_defaults(cfg, device)

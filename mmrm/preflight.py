@@ -21,6 +21,7 @@ from mmengine.registry import DATASETS, OPTIMIZERS
 
 from . import paths
 from .errors import UserError, UserFileError, UserValueError
+from .optim_wrapper import bfloat16_is_fast
 from .runner import RANK_VARIABLES, Runner
 
 DEVICES = ('cuda', 'cpu')
@@ -93,12 +94,26 @@ def check_optimizer(cfg: Config) -> None:
                 raise UserValueError(f'config: optim_wrapper.optimizer.type = {name!r} is not a known optimizer.')
 
 
-def set_amp(cfg: Config) -> None:
-    """``--amp``: dynamic loss scaling."""
-    if type_name(cfg.optim_wrapper) not in ('', 'OptimWrapper', 'AmpOptimWrapper'):
+def set_amp(cfg: Config, device: str) -> None:
+    """``--amp``: float16 with dynamic loss scaling on a GPU, bfloat16 on the CPU."""
+    kind = 'BFloat16OptimWrapper' if device == 'cpu' else 'AmpOptimWrapper'
+    if type_name(cfg.optim_wrapper) not in ('', 'OptimWrapper', kind):
         raise UserValueError(f'--amp replaces OptimWrapper; the config has {type_name(cfg.optim_wrapper)}.')
-    cfg.optim_wrapper.type = 'AmpOptimWrapper'
-    cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    cfg.optim_wrapper.type = kind
+    if device != 'cpu':
+        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+
+
+def check_precision(cfg: Config, device: str) -> None:
+    """Raise if the CPU cannot train in the precision that the config asks for, or not at a bearable speed."""
+    kind = type_name(cfg.optim_wrapper)
+    instead = 'train in float32: without --amp, --cfg-options optim_wrapper.type=OptimWrapper where the config asks.'
+    if device == 'cpu' and kind == 'AmpOptimWrapper':
+        raise UserValueError('AmpOptimWrapper needs a GPU; on the CPU --cfg-options '
+                             f'optim_wrapper.type=BFloat16OptimWrapper is mixed precision. Or {instead}')
+    if device == 'cpu' and kind == 'BFloat16OptimWrapper' and not bfloat16_is_fast():
+        raise UserValueError('this CPU has no kernels for bfloat16, which would be many times slower than float32; '
+                             f'{instead}')
 
 
 def set_auto_scale_lr(cfg: Config, config: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from mmengine.config import Config
 
+from . import logs
 from .errors import UserError, UserFileError, UserTypeError, UserValueError
 from .paths import PACKAGE, find_config, home, shipped
 
@@ -121,16 +122,7 @@ class Run:
 
     def validations(self) -> Dict[int, float]:
         """Top-1 accuracy in percent by epoch, from the logs of the run."""
-        found = {}
-        for log in sorted(self.work_dir.glob('*/vis_data/scalars.json')):
-            for line in log.read_text().splitlines():
-                try:
-                    record = json.loads(line)
-                except ValueError:  # the line that a killed process was writing
-                    continue
-                if METRIC in record:
-                    found[int(record['step'])] = float(record[METRIC])
-        return found
+        return {record['step']: float(record[METRIC]) for record in logs.records(self.work_dir) if METRIC in record}
 
     def finished(self) -> bool:
         """Whether the last epoch is validated."""

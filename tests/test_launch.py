@@ -227,12 +227,22 @@ def test_options_reach_the_config(run):
     assert cfg.val_cfg is cfg.val_dataloader is cfg.val_evaluator is None
 
 
-def test_amp_needs_a_gpu(error, run, monkeypatch):
-    assert 'GPU' in error(launch.train, run[0], '--amp', '--work-dir', run[1])
+def test_amp_is_float16_on_a_gpu_and_bfloat16_on_the_cpu(run, monkeypatch):
+    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: True)
+    options = args_of(run[0], '--amp', '--work-dir', run[1])
+    assert launch.prepare_train(options).optim_wrapper.type == 'BFloat16OptimWrapper'
     monkeypatch.delenv('MMRM_DEVICE')
     monkeypatch.setattr(device_utils, 'DEVICE', 'cuda')
-    wrapper = launch.prepare_train(args_of(run[0], '--amp', '--work-dir', run[1])).optim_wrapper
+    wrapper = launch.prepare_train(options).optim_wrapper
     assert (wrapper.type, wrapper.loss_scale) == ('AmpOptimWrapper', 'dynamic')
+
+
+def test_a_precision_that_the_cpu_lacks_is_refused(error, run, monkeypatch):
+    gpu_only = ('--cfg-options', 'optim_wrapper.type=AmpOptimWrapper')
+    assert 'needs a GPU' in error(launch.train, run[0], '--work-dir', run[1], *gpu_only)
+    assert '--amp replaces' in error(launch.train, run[0], '--work-dir', run[1], '--amp', *gpu_only)
+    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: False)
+    assert 'no kernels for bfloat16' in error(launch.train, run[0], '--amp', '--work-dir', run[1])
 
 
 def test_auto_scale_lr_needs_a_base_batch_size(error, run):

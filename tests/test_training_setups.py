@@ -13,7 +13,7 @@ from mmengine.model import ExponentialMovingAverage, MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
 from mmpretrain.registry import MODELS
 
-from mmrm import RecursiveMix, reset_history
+from mmrm import BFloat16OptimWrapper, RecursiveMix, reset_history
 from mmrm.recursive_mix import Mix
 
 
@@ -106,6 +106,25 @@ def test_amp(dtype):
     history = model.data_preprocessor.batch_augments.augments[0]._history
     assert history.mix.prediction.dtype == torch.float32
     assert torch.allclose(history.mix.prediction.sum(1), torch.ones(4), atol=1e-5)
+
+
+def test_bfloat16_wrapper():
+    """A step casts the forward pass to bfloat16 as torch's autocast does, and updates float32 weights."""
+    model, data = classifier(alpha=1.0), batches(3)
+    expected = losses_of(model, data, autocast=torch.bfloat16)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    seen = []
+    model.backbone.register_forward_hook(lambda module, inputs, outputs: seen.append(outputs[-1].dtype))
+    wrapper = BFloat16OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.0))
+    np.random.seed(0)
+    reset_history(model)
+    logs = [model.train_step(d, wrapper) for d in copy.deepcopy(data)]
+    assert seen == [torch.bfloat16] * 3
+    assert [log['rm_kl'].item() for log in logs] == [losses['rm_kl'].item() for losses in expected]
+    wrapper.param_groups[0]['lr'] = 0.1
+    model.train_step(copy.deepcopy(data[0]), wrapper)
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    assert not all(torch.equal(one, other) for one, other in zip(before, model.parameters()))
 
 
 def test_gradient_accumulation():

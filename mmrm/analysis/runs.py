@@ -1,16 +1,15 @@
-"""mmengine's logs: what a run measured, however often it was interrupted, resumed or started anew.
+"""What a run measured, however often it was interrupted, resumed or started anew.
 
-A run's folder holds one ``<time>/vis_data/scalars.json`` a session. A session that begins at an epoch makes void what
-earlier sessions measured at that epoch and later.
+A session that begins at an epoch makes void what earlier sessions measured at that epoch and later.
 """
-import json
 import math
 import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Tuple, Union
+from typing import Dict, List, Optional, Tuple, Union
 
+from .. import logs
 from ..errors import UserFileError
 
 
@@ -90,26 +89,10 @@ def find_runs(root: Union[str, Path]) -> List[Path]:
         real = os.path.realpath(folder)
         names[:] = [] if real in seen else sorted(names)
         seen.add(real)
-        if any(_log_of(Path(folder) / name) for name in names):
+        if any(logs.log_of(Path(folder) / name) for name in names):
             found.append(Path(folder))
             names[:] = [name for name in names if not (Path(folder) / name / 'vis_data').is_dir()]
     return sorted(found)
-
-
-def _log_of(session: Path) -> Optional[Path]:
-    """The log of a session's folder: its ``scalars.json``, or the copy that is named after the session."""
-    logs = (session / 'vis_data' / name for name in ('scalars.json', f'{session.name}.json'))
-    return next((log for log in logs if log.is_file() and log.stat().st_size), None)
-
-
-def _records(log: Path) -> Iterator[dict]:
-    for line in log.read_text(errors='replace').splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:  # the line that a killed process was writing
-            continue
-        if isinstance(record, dict) and isinstance(record.get('step'), int):
-            yield record
 
 
 def read_run(folder: Union[str, Path]) -> Run:
@@ -119,7 +102,7 @@ def read_run(folder: Union[str, Path]) -> Run:
         UserFileError: If ``folder`` holds no log of mmengine.
     """
     folder = Path(folder)
-    sessions = sorted(path for path in folder.iterdir() if _log_of(path)) if folder.is_dir() else []
+    sessions = logs.sessions(folder)
     if not sessions:
         raise UserFileError(f'{folder} holds no log of mmengine (<time>/vis_data/scalars.json).')
     settings = _read_settings(folder, sessions[-1])
@@ -128,7 +111,7 @@ def read_run(folder: Union[str, Path]) -> Run:
     by_epoch, iterations = run.unit == 'epochs', {}
     for session in sessions:
         trained, validated = [], {}
-        for record in _records(_log_of(session)):
+        for record in logs.session_records(session):
             if 'iter' in record or 'lr' in record:
                 trained.append(record)
             elif record['step'] > 0:  # 0 is a validation without training

@@ -4,13 +4,14 @@ Both kinds of file are pickles, which can run code when they are opened: every f
 first, and a file with another one is never opened.
 """
 import hashlib
+from collections import Counter
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Optional, Sequence
 
 from mmpretrain.datasets import CIFAR10, CIFAR100
 from mmpretrain.registry import DATASETS
 
-from ..errors import UserFileError
+from ..errors import UserFileError, UserValueError
 from ..paths import find
 
 # MD5 sums of the files that `mmrm.datasets.fetch_cifar10` writes, by name.
@@ -62,7 +63,12 @@ class _CheckedCIFAR:
     rewritten: Dict[str, str] = {}
     how_to_get = ''
 
-    def __init__(self, data_root: str = '', *args, download: bool = False, **kwargs):
+    def __init__(self, data_root: str = '', *args, download: bool = False,
+                 per_class: Optional[Sequence[int]] = None, **kwargs):
+        self.per_class = per_class
+        if per_class is not None and not (len(per_class) == 2 and all(isinstance(n, int) for n in per_class)
+                                          and 0 <= per_class[0] < per_class[1]):
+            raise UserValueError(f'per_class={per_class!r} must be (first, past the last), such as (0, 500).')
         super().__init__(str(find(data_root)) if data_root else '', *args, download=download, **kwargs)
 
     def _check_integrity(self) -> bool:
@@ -79,7 +85,22 @@ class _CheckedCIFAR:
         # In every process: if only the first one looked, the others would wait for it until they time out.
         if not self.download:
             self._check_integrity()
-        return super().load_data_list()
+        return self._some_of(super().load_data_list())
+
+    def _some_of(self, data_list: list) -> list:
+        """The images of each class that ``per_class`` asks for, in the order of the files."""
+        if self.per_class is None:
+            return data_list
+        first, stop = self.per_class
+        seen, chosen = Counter(), []
+        for sample in data_list:
+            label = sample['gt_label']
+            if first <= seen[label] < stop:
+                chosen.append(sample)
+            seen[label] += 1
+        if min(seen.values()) < stop:
+            raise UserValueError(f'per_class={self.per_class!r}: there are {min(seen.values())} images of a class.')
+        return chosen
 
 
 @DATASETS.register_module()
@@ -91,6 +112,8 @@ class RMCIFAR10(_CheckedCIFAR, CIFAR10):
             folder, then from the project's.
         split (str): 'train' or 'test'. Defaults to 'train'.
         download (bool): Whether to fetch missing files as mmpretrain does. Defaults to False.
+        per_class (Sequence[int], optional): Only some images of each class, ``(first, past the last)``, counted in the
+            order of the files, which is random. Defaults to None, all.
         **kwargs: Other arguments of :class:`mmpretrain.datasets.CIFAR10`.
     """
     rewritten = REWRITTEN

@@ -18,7 +18,7 @@ from mmpretrain.registry import DATASETS
 
 import mmrm  # noqa: F401
 from mmrm.datasets import RMCIFAR10, RMCIFAR100, cifar, fetch_cifar10
-from mmrm.errors import UserFileError
+from mmrm.errors import UserFileError, UserValueError
 
 NAMES = [f'data_batch_{number}' for number in range(1, 6)] + ['test_batch']
 PER_BATCH = 20
@@ -47,6 +47,24 @@ def build(root, kind='RMCIFAR10', **kwargs):
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
+def test_some_images_of_each_class(folder):
+    whole = build(folder.parent)
+    parts = [build(folder.parent, per_class=part) for part in ((0, 3), (3, 10))]
+    assert [np.bincount(part.get_gt_labels()).tolist() for part in parts] == [[3] * 10, [7] * 10]
+    labels = whole.get_gt_labels()
+    first = [index for index in range(len(whole)) if (labels[:index] == labels[index]).sum() < 3]
+    assert all(np.array_equal(parts[0].get_data_info(at)['img'], whole.get_data_info(index)['img'])
+               for at, index in enumerate(first))
+    images = {part.get_data_info(index)['img'].tobytes() for part in parts for index in range(len(part))}
+    assert len(images) == len(whole)  # nothing twice, nothing left out
+
+
+@pytest.mark.parametrize('part', [(0, 0), (3, 2), (-1, 2), (0, ), (0., 1.), (0, 11)])
+def test_a_wrong_part_is_told(folder, part):
+    with pytest.raises(UserValueError, match='per_class'):
+        build(folder.parent, per_class=part)
+
+
 def test_rewritten_files_are_read_in_order(folder, content):
     images, labels = content
     train, test = build(folder.parent, split='train'), build(folder.parent, split='test')
