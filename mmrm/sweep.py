@@ -1,31 +1,19 @@
 """The paper's ablations: a base config, a few settings that differ, several seeds; what is finished is not repeated.
 
-A run is ``tools/train.py`` in a folder of its own, ``<root>/<sweep>/<setting>/<value>/seed<N>``. It is finished when
-its log holds the validation of its last epoch; an interrupted one goes on from its last checkpoint.
+A run's folder is ``<root>/<sweep>/<setting>/<value>/seed<N>``.
 """
-import json
 import os
 import re
-import shlex
-import subprocess
-import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
-from mmengine.config import Config
-
-from . import logs
-from .errors import UserError, UserFileError, UserTypeError, UserValueError
-from .paths import PACKAGE, find_config, home, shipped
+from . import jobs
+from .errors import UserError, UserValueError
+from .jobs import one_of, train
+from .paths import PACKAGE, find_config, home
 
 AUGMENTS = 'model.data_preprocessor.batch_augments.augments'
-METRIC = 'accuracy/top1'
-MISTAKE = ' (a mistake in the input)'  # train.py's exit code 2
 
 # Where an ablation can run. The paper's four; the last one is small enough for a CPU.
 SETTINGS = {
@@ -67,89 +55,14 @@ SWEEPS = {
 
 
 @dataclass
-class Run:
-    """One training run of a sweep.
-
-    Args:
-        sweep, setting, value, seed: Which one.
-        config (Path): The base config.
-        options (dict): What is set in it, ``{'a.b': value}``.
-        work_dir (Path): Its folder.
-        epochs (int): How long it trains.
-        arguments (list[str]): Further options of train.py.
-        gpus (int): Processes, one a GPU; 1 on the CPU.
-    """
-    sweep: str
-    setting: str
-    value: str
-    seed: int
-    config: Path
-    options: dict
-    work_dir: Path
-    epochs: int
-    arguments: List[str] = field(default_factory=list)
-    gpus: int = 1
-
-    @property
-    def name(self) -> str:
-        return f'{self.sweep}={self.value} {self.setting} seed {self.seed}'
-
-    def describe(self) -> dict:
-        """What decides the run's result, to recognise it by when it is met again, in JSON's types."""
-        return json.loads(json.dumps(dict(
-            config=self.config.name, options=self.options, seed=self.seed, epochs=self.epochs, gpus=self.gpus,
-            arguments=self.arguments), default=str))
-
-    def command(self) -> List[str]:
-        """The command that trains it, from where it stands."""
-        tools = shipped() / 'tools'
-        start = [str(tools / 'train.py'), str(self.config)] if self.gpus == 1 else [
-            str(tools / 'dist.py'), 'train', str(self.config), str(self.gpus)]
-        command = [sys.executable, *start, '--work-dir', str(self.work_dir), '--seed', str(self.seed),
-                   '--resume', self.resume_from(), *self.arguments]
-        if self.options:
-            command += ['--cfg-options', *(f'{key}={value}' for key, value in self.options.items())]
-        return command
-
-    def resume_from(self) -> str:
-        """'auto', or the last checkpoint but one if the run was stopped between an epoch and its validation.
-
-        mmengine does not validate an epoch that it finds trained, and the best epoch may be that one.
-        """
-        epoch = self.trained_epochs()
-        before = self.work_dir / f'epoch_{epoch - 1}.pth'
-        return str(before) if epoch not in self.validations() and before.is_file() else 'auto'
-
-    def validations(self) -> Dict[int, float]:
-        """Top-1 accuracy in percent by epoch, from the logs of the run."""
-        return {record['step']: float(record[METRIC]) for record in logs.records(self.work_dir) if METRIC in record}
-
-    def finished(self) -> bool:
-        """Whether the last epoch is validated."""
-        return self.epochs in self.validations()
-
-    def trained_epochs(self) -> int:
-        """Epochs that a checkpoint holds."""
-        saved = [re.fullmatch(r'epoch_(\d+)\.pth', path.name) for path in self.work_dir.glob('epoch_*.pth')]
-        return max((int(match[1]) for match in saved if match), default=0)
-
-    def state(self) -> str:
-        """'finished', 'running', 'epoch 7' or 'new'."""
-        if self.finished():
-            return 'finished'
-        if is_locked(self.work_dir):
-            return 'running'
-        return f'epoch {self.trained_epochs()}' if self.trained_epochs() else 'new'
+class Run(jobs.Run):
+    """One training run of a sweep: which sweep, setting and value."""
+    sweep: str = ''
+    setting: str = ''
+    value: str = ''
 
 
 # ------------------------------------------------------------------------------------------------------------- planning
-def one_of(what: str, value: str, allowed: Sequence[str]) -> str:
-    """``value``, or an error that lists what is allowed."""
-    if value not in allowed:
-        raise UserValueError(f'unknown {what} {value!r}; allowed: {", ".join(allowed)}')
-    return value
-
-
 def plan(sweep: str,
          settings: Optional[Sequence[str]] = None,
          seeds: Sequence[int] = (0, 1, 2),
@@ -178,9 +91,7 @@ def plan(sweep: str,
     """
     chosen = SWEEPS[one_of('sweep', sweep, list(SWEEPS))]
     values = [one_of(f'value of {sweep}', _plain(value), list(chosen.values)) for value in values or chosen.values]
-    for seed in seeds:
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise UserTypeError(f'seed {seed!r} must be a whole number, 0 or more')
+    jobs.check_seeds(seeds)
     if gpus is not None and gpus < 1:
         raise UserValueError(f'gpus={gpus} must be 1 or more')
     root = Path(root).expanduser().absolute() if root else home() / 'work_dirs' / 'sweep'
@@ -196,9 +107,10 @@ def plan(sweep: str,
             merged = {**knobs, **(options or {})}
             epochs = _epochs_of(config, merged)
             for seed in dict.fromkeys(seeds):
-                run = Run(sweep, name, value, seed, config, merged, root / sweep / name / value / f'seed{seed}', epochs,
-                          list(arguments), width)
-                _check_same(run)
+                run = Run(f'{sweep}={value} {name} seed {seed}', config, merged, seed,
+                          root / sweep / name / value / f'seed{seed}', epochs, list(arguments), width, sweep=sweep,
+                          setting=name, value=value)
+                jobs.check_same(run)
                 runs.append(run)
     return runs
 
@@ -226,168 +138,12 @@ def _gpus_of(config: Path) -> int:
 
 
 def _epochs_of(config: Path, options: dict) -> int:
-    cfg = Config.fromfile(config)
+    cfg = jobs.merged_config(config, options)
     batch_augments = cfg.model.get('data_preprocessor', {}).get('batch_augments') or {}
     augments = batch_augments.get('augments')
     if not isinstance(augments, dict) or augments.get('type') != 'RecursiveMix':
         raise UserValueError(f'config {config} is not one of RecursiveMix: {AUGMENTS}.type is not RecursiveMix')
-    try:
-        cfg.merge_from_dict(options)
-        return int(cfg.train_cfg.max_epochs)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserValueError(f'--cfg-options {options} does not fit config {config}: {error}') from error
-
-
-def _check_same(run: Run) -> None:
-    note = run.work_dir / 'sweep.json'
-    if note.is_file():
-        known = json.loads(note.read_text())
-        differ = [f'{key} {known.get(key)!r} there, {value!r} here' for key, value in run.describe().items()
-                  if known.get(key) != value]
-        if differ:
-            raise UserFileError(f'{run.work_dir} holds a run with other settings ({"; ".join(differ)}). It is left as '
-                                'it is; give the same settings, or another --work-dir.')
-
-
-# -------------------------------------------------------------------------------------------------------------- running
-def _try_lock(file) -> bool:
-    import fcntl
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def is_locked(work_dir: Path) -> bool:
-    """Whether somebody trains in a folder."""
-    path = work_dir / '.sweep.lock'
-    if not path.is_file():
-        return False
-    with open(path) as file:
-        return not _try_lock(file)
-
-
-@contextmanager
-def _lock(work_dir: Path):
-    """The file that keeps others out of a folder, or None if another holds it. A process that inherits it holds it."""
-    with open(work_dir / '.sweep.lock', 'w') as file:
-        yield file if _try_lock(file) else None
-
-
-def train(run: Run, environment: Optional[dict] = None, started: Callable = lambda process: None) -> str:
-    """Train one run to its end, or find it finished.
-
-    Args:
-        run (Run): The run.
-        environment (dict, optional): Variables for its process, besides the current ones. Defaults to None.
-        started (callable): Called with the process.
-
-    Returns:
-        str: 'finished', 'running' (somebody else is at it) or 'failed: ...'.
-    """
-    run.work_dir.mkdir(parents=True, exist_ok=True)
-    with _lock(run.work_dir) as lock:
-        if lock is None:
-            return 'running'
-        if run.finished():
-            return 'finished'
-        note = run.work_dir / 'sweep.json'
-        if not note.is_file():
-            part = note.with_suffix('.part')
-            part.write_text(json.dumps(run.describe(), indent=2) + '\n')
-            os.replace(part, note)
-        with open(run.work_dir / 'console.log', 'ab') as console:
-            console.write(f'\n$ {shlex.join(run.command())}\n'.encode())
-            console.flush()
-            # The lock goes on to the process: should this one be killed, its run is still known to be running.
-            process = subprocess.Popen(
-                run.command(), stdout=console, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env={**os.environ, **(environment or {})}, pass_fds=[lock.fileno()])
-            started(process)
-            code = process.wait()
-    if code == 0 and run.finished():
-        return 'finished'
-    lines = (run.work_dir / 'console.log').read_text(errors='replace').strip().splitlines()
-    told = [line for line in lines if line.startswith('error: ')][-1:] or lines[-1:]
-    why = told[0] if told else f'exit code {code}'
-    return f'failed: {why}' + (MISTAKE if code == 2 else '')
-
-
-def run_here(runs: Sequence[Run],
-             jobs: int = 1,
-             cpu: bool = False,
-             report: Callable[[Run, str], None] = lambda run, state: None,
-             tick: Callable[[], None] = lambda: None) -> Dict[str, str]:
-    """Train the runs on this machine, ``jobs`` at a time.
-
-    A run that fails does not stop the others; a mistake in the input, such as missing data, does, as they share it. On
-    an interrupt the running ones are ended; the next call takes them up again.
-
-    Args:
-        runs (Sequence[Run]): From :func:`plan`.
-        jobs (int): How many at a time. Each has its own GPUs. Defaults to 1.
-        cpu (bool): Whether to train on the CPU. Defaults to False.
-        report (callable): Called with a run and its state: 'started', or what :func:`train` returned.
-        tick (callable): Called about once a second.
-
-    Returns:
-        dict[str, str]: The state of each run, by name: 'finished', 'running', 'failed: ...' or 'not started'.
-    """
-    environments = _environments(jobs, max((run.gpus for run in runs), default=1), cpu)
-    states = {run.name: 'not started' for run in runs}
-    processes, stop, interrupted = [], threading.Event(), threading.Event()
-
-    def work(run: Run) -> None:
-        if stop.is_set():
-            return
-        environment = environments.pop()
-        report(run, 'started')
-        try:
-            states[run.name] = train(run, environment, processes.append)
-        except OSError as error:
-            states[run.name] = f'failed: {error}'
-        environments.append(environment)
-        if states[run.name].endswith(MISTAKE):
-            stop.set()
-        if not interrupted.is_set():
-            report(run, states[run.name])
-
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(work, run) for run in runs]
-        try:
-            while not all(future.done() for future in futures):
-                time.sleep(1)
-                tick()
-        except BaseException:
-            interrupted.set()
-            stop.set()
-            for process in processes:
-                if process.poll() is None:
-                    process.terminate()
-            raise
-        for future in futures:
-            future.result()
-    return states
-
-
-def _environments(jobs: int, gpus: int, cpu: bool) -> List[dict]:
-    """The variables of each of ``jobs`` processes: its threads, or its GPUs and its port."""
-    if jobs < 1:
-        raise UserValueError(f'jobs={jobs} must be 1 or more')
-    if cpu:
-        threads = os.environ.get('OMP_NUM_THREADS') or str(max(1, (os.cpu_count() or 1) // jobs))
-        return [dict(OMP_NUM_THREADS=threads) for _ in range(jobs)]
-    if jobs == 1:
-        return [{}]
-    import torch
-    visible = os.environ.get('CUDA_VISIBLE_DEVICES')
-    devices = visible.split(',') if visible else [str(index) for index in range(torch.cuda.device_count())]
-    if len(devices) < jobs * gpus:
-        raise UserValueError(f'{jobs} runs at a time, each on {gpus} GPU(s): that needs {jobs * gpus}, and there are '
-                             f'{len(devices)}')
-    return [dict(CUDA_VISIBLE_DEVICES=','.join(devices[slot * gpus:(slot + 1) * gpus]), PORT=str(29500 + slot))
-            for slot in range(jobs)]
+    return int(cfg.train_cfg.max_epochs)
 
 
 # ---------------------------------------------------------------------------------------------------------------- Slurm

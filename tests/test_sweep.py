@@ -19,7 +19,7 @@ from mmengine.config import Config
 from mmpretrain.registry import MODELS
 
 import mmrm  # noqa: F401
-from mmrm import launch, sweep
+from mmrm import jobs, launch, sweep
 from mmrm.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -158,14 +158,14 @@ def test_numbers_may_be_written_in_any_way(tmp_path):
 # -------------------------------------------------------------------------------------------------------------- running
 def test_finished_runs_are_not_repeated_and_interrupted_ones_go_on(runs):
     first, second = runs
-    assert sweep.train(first) == 'finished'
+    assert jobs.train(first) == 'finished'
     log = second.work_dir / '0' / 'vis_data' / 'scalars.json'
     log.parent.mkdir(parents=True)
     log.write_text('{"accuracy/top1": 20.0, "step": 2}\n')
     for epoch in (1, 2):
         (second.work_dir / f'epoch_{epoch}.pth').touch()
     assert [run.state() for run in runs] == ['finished', 'epoch 2']
-    assert set(sweep.run_here(runs, cpu=True).values()) == {'finished'}
+    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
     assert (starts(first), starts(second)) == ([0], [2])
     rows = sweep.summary(runs)
     assert [(row['state'], row['best'], row['last']) for row in rows] == [('finished', 30., 30.)] * 2
@@ -174,19 +174,19 @@ def test_finished_runs_are_not_repeated_and_interrupted_ones_go_on(runs):
 @pytest.mark.parametrize('epoch', [2, 3])
 def test_a_run_stopped_before_it_validated_an_epoch_repeats_that_epoch(runs, epoch):
     run = runs[0]
-    sweep.train(run)
+    jobs.train(run)
     log, = run.work_dir.glob('*/vis_data/scalars.json')
     lines = log.read_text().splitlines()
     log.write_text('\n'.join(lines[:epoch - 1]) + '\n' + lines[-1][:10])  # killed in the middle of a line
     for later in range(epoch + 1, 4):
         (run.work_dir / f'epoch_{later}.pth').unlink()
     assert run.state() == f'epoch {epoch}'
-    assert sweep.train(run) == 'finished'
+    assert jobs.train(run) == 'finished'
     assert starts(run) == [0, epoch - 1] and sorted(run.validations()) == [1, 2, 3]
 
 
 def test_other_settings_in_the_same_folder_are_an_error_and_nothing_is_lost(runs, tmp_path):
-    sweep.train(runs[0])
+    jobs.train(runs[0])
     before = sorted(tmp_path.rglob('*'))
     with pytest.raises(UserError, match=r'holds a run with other settings.*epochs 3 there, 200 here'):
         sweep.plan('fc', ['cifar10-resnet18-w16'], [0], root=tmp_path / 'runs')
@@ -198,18 +198,18 @@ def test_other_settings_in_the_same_folder_are_an_error_and_nothing_is_lost(runs
 def test_a_run_that_somebody_trains_is_left_to_him(runs):
     run = runs[0]
     run.work_dir.mkdir(parents=True)
-    with open(run.work_dir / '.sweep.lock', 'w') as other:
+    with open(run.work_dir / '.run.lock', 'w') as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert run.state() == 'running' and sweep.train(run) == 'running'
+        assert run.state() == 'running' and jobs.train(run) == 'running'
     assert not (run.work_dir / 'starts').exists()
-    assert sweep.train(run) == 'finished'
+    assert jobs.train(run) == 'finished'
 
 
 def test_jobs_run_side_by_side(runs):
     gate = runs[0].work_dir.parents[1] / 'wait'
     gate.parent.mkdir(parents=True)
     gate.touch()
-    thread = threading.Thread(target=sweep.run_here, args=(runs, 2, True))
+    thread = threading.Thread(target=jobs.run_here, args=(runs, 2, True))
     thread.start()
     try:
         wait_for(lambda: all((run.work_dir / 'starts').exists() for run in runs))
@@ -224,11 +224,11 @@ def test_a_failure_stops_nobody_but_a_mistake_stops_all(runs):
     folder = runs[0].work_dir.parents[1]
     folder.mkdir(parents=True)
     (folder / 'fail-unshared').write_text('1')
-    assert list(sweep.run_here(runs, cpu=True).values()) == ['failed: error: no data', 'finished']
+    assert list(jobs.run_here(runs, cpu=True).values()) == ['failed: error: no data', 'finished']
     shutil.rmtree(runs[1].work_dir)
     (folder / 'fail-unshared').write_text('2')
-    states = list(sweep.run_here(runs, cpu=True).values())
-    assert states == [f'failed: error: no data{sweep.MISTAKE}', 'not started']
+    states = list(jobs.run_here(runs, cpu=True).values())
+    assert states == [f'failed: error: no data{jobs.MISTAKE}', 'not started']
 
 
 def test_an_interrupt_ends_the_running_ones(runs):
@@ -241,19 +241,19 @@ def test_an_interrupt_ends_the_running_ones(runs):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep.run_here(runs, cpu=True, tick=tick)
+        jobs.run_here(runs, cpu=True, tick=tick)
     assert runs[0].state() == 'new' and not runs[1].work_dir.exists()
     gate.unlink()
-    assert set(sweep.run_here(runs, cpu=True).values()) == {'finished'}
+    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
 
 
 def test_jobs_have_gpus_of_their_own_or_are_refused(runs, monkeypatch):
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3,5,6,7')
-    first, second = sweep._environments(2, 2, cpu=False)
+    first, second = jobs._environments(2, 2, cpu=False)
     assert (first['CUDA_VISIBLE_DEVICES'], second['CUDA_VISIBLE_DEVICES']) == ('3,5', '6,7')
     assert first['PORT'] != second['PORT']
     with pytest.raises(UserError, match=r'3 runs at a time, each on 2 GPU.* needs 6, and there are 4'):
-        sweep._environments(3, 2, cpu=False)
+        jobs._environments(3, 2, cpu=False)
 
 
 # ---------------------------------------------------------------------------------------------------------------- Slurm
@@ -279,7 +279,7 @@ def sbatch(tmp_path, monkeypatch):
 def test_unfinished_runs_become_one_job_array(runs, sbatch):
     more = sweep.plan('fc', ['cifar10-resnet18-w16'], [1], root=runs[0].work_dir.parents[3],
                       options={'train_cfg.max_epochs': 3})
-    sweep.train(runs[0])
+    jobs.train(runs[0])
     submitted = sweep.run_on_slurm(runs + more, jobs=2, parameters=dict(partition='gpu', timeout_min=90))
     assert [run for run, _ in submitted] == [runs[1], *more]
     assert [job for _, job in submitted] == ['1234_0', '1234_1', '1234_2']
@@ -401,5 +401,5 @@ def test_a_sweep_killed_with_its_run_is_completed_by_the_next_one(config, tmp_pa
     assert tool(*command) == 0
     assert all(run.finished() for run in runs)
     epochs = [json.loads(line)['step'] for log in sorted(first.glob('*/vis_data/scalars.json'))
-              for line in log.read_text().splitlines() if sweep.METRIC in line]
+              for line in log.read_text().splitlines() if jobs.METRIC in line]
     assert sorted(epochs) == list(range(1, 41))  # each was validated, and none twice

@@ -10,10 +10,9 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
 from rich.console import Console  # noqa: E402
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from mmrm import sweep  # noqa: E402
+from mmrm import jobs, sweep  # noqa: E402
 from mmrm.errors import cli  # noqa: E402
 from mmrm.launch import KeyValues, Parser, natural, positive  # noqa: E402
 
@@ -49,29 +48,6 @@ def show(console: Console, runs: list) -> None:
     console.print(table)
 
 
-def run_here(console: Console, runs: list, jobs: int, cpu: bool) -> bool:
-    """Train with a bar of epochs for each run under way; returns whether all finished."""
-    epochs = (MofNCompleteColumn(), TextColumn('epochs'))
-    columns = (TextColumn('{task.description}'), BarColumn(), *epochs, TimeElapsedColumn())
-    bars = {}
-    with Progress(*columns, console=console) as progress:
-
-        def report(run: sweep.Run, state: str) -> None:
-            if state == 'started':
-                bars[run.name] = (run, progress.add_task(run.name, total=run.epochs))
-            else:
-                progress.remove_task(bars.pop(run.name)[1])
-            where = f', see {run.work_dir}/console.log' if state.startswith('failed') else ''
-            progress.console.print(f'{run.name}: {state}{where}', markup=False, highlight=False)
-
-        def tick() -> None:
-            for run, task in list(bars.values()):
-                progress.update(task, completed=run.trained_epochs())
-
-        states = sweep.run_here(runs, jobs, cpu, report, tick)
-    return all(state == 'finished' for state in states.values())
-
-
 @cli
 def main() -> None:
     args = parser().parse_args()
@@ -92,7 +68,7 @@ def main() -> None:
         return
     waiting = [run for run in runs if not run.finished()]
     console.print(f'{len(runs)} runs, {len(runs) - len(waiting)} of them finished already', highlight=False)
-    done = run_here(console, waiting, args.jobs or 1, cpu)
+    done = jobs.run_with_progress(waiting, args.jobs or 1, cpu, console)
     show(console, runs)
     if not done:
         sys.exit(1)
