@@ -102,7 +102,8 @@ class RMConsistencyHead(LinearClsHead):
     checkpoint loads into stock ``GlobalAveragePooling`` + ``LinearClsHead``, with ``fc_roi`` as the only extra layer.
 
     Losses: ``loss``, the classification loss, and ``loss_consistency``, :math:`\omega\lambda\,\mathrm{KL}`. Logged, not
-    summed: ``rm_kl``, the mean KL of the mixed samples, and ``rm_lambda``, the mean :math:`\lambda` of the batch.
+    summed: ``rm_kl``, the mean KL of the mixed samples; ``rm_kl_blind``, the KL to the mean :math:`p^h`, the best that
+    an answer without a look at the region can reach; ``rm_lambda``, the mean :math:`\lambda` of the batch.
 
     Args:
         num_classes (int): Number of classes.
@@ -158,10 +159,14 @@ class RMConsistencyHead(LinearClsHead):
             fc_roi = self.fc if self.share_fc else self.fc_roi
             history = mix.historical_prediction[:mix.count].to(logits.device)
             kl = kl_divergence(history, fc_roi(region.to(fc_roi.weight)))
-            logged.update(loss_consistency=self.omega * mix.lam * kl.sum() / number, rm_kl=kl.detach().mean())
+            # The best that an answer without a look at the region could do.
+            blind = history.mean(dim=0, keepdim=True).clamp(min=1e-12).log().expand_as(history)
+            logged.update(loss_consistency=self.omega * mix.lam * kl.sum() / number, rm_kl=kl.detach().mean(),
+                          rm_kl_blind=kl_divergence(history, blind).mean())
         else:
             zero = logits.new_zeros((), dtype=torch.float32)
-            logged.update(loss_consistency=zero if self.share_fc else self._touch_fc_roi(), rm_kl=zero)
+            logged.update(loss_consistency=zero if self.share_fc else self._touch_fc_roi(), rm_kl=zero,
+                          rm_kl_blind=zero)
         if mix is not None:
             prediction = F.softmax(logits.detach().float(), dim=1)
             # An overflowed row becomes zeros, whose KL and gradient are 0.

@@ -25,6 +25,7 @@ class Run:
         unit (str): 'epochs' or 'iterations'.
         settings (dict, optional): The config that the run wrote down, None if there is none.
         training (dict): 'memory', the peak in MB, and 'hours', the time of all iterations logged; where known.
+        epochs (dict[int, dict]): The last training record of each epoch, without those that a later session made void.
     """
     folder: Path
     validations: Dict[int, dict] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class Run:
     unit: str = 'epochs'
     settings: Optional[dict] = None
     training: Dict[str, float] = field(default_factory=dict)
+    epochs: Dict[int, dict] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -129,6 +131,8 @@ def read_run(folder: Union[str, Path]) -> Run:
             iterations = {step: record for step, record in iterations.items() if step < first}
             iterations.update((record['step'], record) for record in trained)
     run.training = _training(iterations)
+    run.epochs = {record['epoch']: record for _, record in sorted(iterations.items())
+                  if isinstance(record.get('epoch'), int)}
     return run
 
 

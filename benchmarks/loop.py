@@ -1,0 +1,157 @@
+"""Steps a second of the shipped training loop against a bare PyTorch loop of the same network, on small images.
+
+    python benchmarks/loop.py                      # the CIFAR-10 experiment's configs, one thread, some minutes
+    python benchmarks/loop.py --float32
+
+The shipped side is mmengine's Runner with the config's pipeline, preprocessor, hooks and log. The bare side has all
+images in one tensor, crops and flips whole batches, and does forward, backward and step, nothing else. Both train in
+one process, an epoch of one and an epoch of the other in turn. The images are noise: no data set is needed.
+"""
+import argparse
+import copy
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import mmrm  # isort: skip
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from mmpretrain.datasets import BaseDataset
+from mmpretrain.registry import DATASETS
+from rich.console import Console
+from rich.table import Table
+
+from mmrm.analysis.timing import interleaved, ratio
+from mmrm.experiment import CONFIG, FLOAT32
+from mmrm.paths import find_config
+from mmrm.runner import Runner
+
+
+@DATASETS.register_module()
+class Noise(BaseDataset):
+    """Images of CIFAR's size with ten classes."""
+    METAINFO = dict(classes=tuple('abcdefghij'))
+
+    def __init__(self, number: int, **kwargs):
+        self.number = number
+        super().__init__(ann_file='', **kwargs)
+
+    def load_data_list(self) -> list:
+        rng = np.random.RandomState(0)
+        return [dict(img=rng.randint(0, 256, (32, 32, 3), dtype=np.uint8), gt_label=index % 10)
+                for index in range(self.number)]
+
+
+class Bare:
+    """A loop of plain PyTorch around a classifier's backbone."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: dict, dataset: Noise, batch: int, precision: torch.dtype):
+        self.model, self.batch, self.precision = model, batch, precision
+        self.images = torch.stack([torch.from_numpy(dataset[i]['img']).permute(2, 0, 1) for i in range(len(dataset))])
+        self.labels = torch.from_numpy(dataset.get_gt_labels())
+        self.mean, self.std = model.data_preprocessor.mean, model.data_preprocessor.std
+        parameters = [*model.backbone.parameters(), *model.head.fc.parameters()]
+        self.optimizer = torch.optim.SGD(parameters, **optimizer)
+
+    def epoch(self) -> None:
+        order = torch.randperm(len(self.images))
+        for begin in range(0, len(order) - self.batch + 1, self.batch):
+            chosen = order[begin:begin + self.batch]
+            inputs, labels = (self.crop(self.images[chosen]) - self.mean) / self.std, self.labels[chosen]
+            with torch.autocast('cpu', self.precision, enabled=self.precision != torch.float32):
+                scores = self.model.head.fc(self.model.backbone(inputs)[-1].mean((2, 3)))
+            loss = F.cross_entropy(scores.float(), labels)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+    @staticmethod
+    def crop(images: torch.Tensor) -> torch.Tensor:
+        """A random crop of the image padded by 4, and a random flip, of a whole batch."""
+        number = len(images)
+        padded = F.pad(images, (4, 4, 4, 4))
+        rows = torch.randint(0, 9, (number, 1)) + torch.arange(32)
+        columns = torch.randint(0, 9, (number, 1)) + torch.arange(32)
+        columns = torch.where(torch.rand(number, 1) < 0.5, columns.flip(1), columns)
+        return padded[torch.arange(number)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(
+            0, 3, 1, 2).float()
+
+
+def make_runner(method: str, args, folder: str) -> Runner:
+    """The runner of a shipped config on noise, without validation and checkpoints."""
+    cfg = Config.fromfile(find_config(f'configs/{method}/{args.config}.py'))
+    cfg.merge_from_dict(FLOAT32 if args.float32 else {})
+    pipeline = cfg.train_dataloader.dataset.pipeline
+    cfg.train_dataloader.dataset = dict(type='Noise', number=args.steps * cfg.train_dataloader.batch_size,
+                                        pipeline=pipeline)
+    cfg.train_dataloader.pin_memory = False
+    cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    cfg.train_cfg.max_epochs = args.rounds + 1
+    cfg.default_hooks.checkpoint = dict(type='CheckpointHook', interval=-1)
+    cfg.update(work_dir=folder, log_level='ERROR', experiment_name=f'{method}_{Path(folder).name}')
+    return Runner.from_cfg(cfg)
+
+
+def measure(method: str, args) -> dict:
+    """Seconds of an epoch of either loop, in each round; and of the parts of the shipped one, by a step."""
+    with tempfile.TemporaryDirectory() as folder:
+        runner = make_runner(method, args, folder)
+        loop, dataset = runner.train_loop, runner.train_dataloader.dataset
+        raw = copy.deepcopy(dataset)
+        raw.pipeline.transforms = []
+        optimizer = {key: value for key, value in runner.cfg.optim_wrapper.optimizer.items() if key != 'type'}
+        precision = torch.float32 if args.float32 else torch.bfloat16
+        bare = Bare(copy.deepcopy(runner.model), optimizer, raw, runner.train_dataloader.batch_size, precision)
+        found = {}
+
+        def run():  # in the place of the loop's own, after all preparations of Runner.train
+            runner.call_hook('before_train')
+            found.update(interleaved(dict(bare=bare.epoch, mmrm=loop.run_epoch), args.rounds))
+            runner.call_hook('after_train')
+            found.update(parts(runner))
+
+        loop.run = run
+        runner.train()
+    return found
+
+
+def parts(runner: Runner, rounds: int = 10) -> dict:
+    """Milliseconds a step of loading a batch and of preprocessing it."""
+    batch = next(iter(runner.train_dataloader))
+    warnings.filterwarnings('ignore', message='RecursiveMix runs without a head')  # none is called here
+    seconds = interleaved({
+        'loading': lambda: runner.train_dataloader.collate_fn([runner.train_dataloader.dataset[i] for i in range(64)]),
+        'preprocessing': lambda: runner.model.data_preprocessor(copy.copy(batch), training=True)}, rounds)
+    return {f'{name}, ms': 1000 * float(np.median(values)) for name, values in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--config', default=CONFIG, help='name of a config without its folder (default: %(default)s)')
+    parser.add_argument('--methods', nargs='+', default=['baseline', 'rm'])
+    parser.add_argument('--steps', type=int, default=20, help='steps of a round (default: %(default)s)')
+    parser.add_argument('--rounds', type=int, default=10)
+    parser.add_argument('--float32', action='store_true', help='not in bfloat16')
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    console = Console(width=120)
+    console.print(f'mmrm {mmrm.__version__}, torch {torch.__version__}, one thread, {args.config}, '
+                  f'{"float32" if args.float32 else "bfloat16"}; {args.rounds} rounds of {args.steps} steps')
+    table = Table('config', 'bare, ms a step', 'mmrm, ms a step', 'steps/s, mmrm / bare (95 % interval)', 'loading, ms',
+                  'preprocessing, ms')
+    for method in args.methods:
+        found = measure(method, args)
+        middle, low, high = ratio(found['bare'], found['mmrm'])
+        table.add_row(method, *(f'{1000 * np.median(found[name]) / args.steps:.1f}' for name in ('bare', 'mmrm')),
+                      f'{middle:.3f} ({low:.3f} to {high:.3f})', f'{found["loading, ms"]:.1f}',
+                      f'{found["preprocessing, ms"]:.1f}')
+    console.print(table)
+
+
+if __name__ == '__main__':
+    main()

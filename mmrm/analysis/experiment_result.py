@@ -1,0 +1,178 @@
+"""The table and the figure of the CIFAR-10 experiment, from its file of results.
+
+Methods are compared seed by seed: the runs of a seed saw the same images, so the spread between parts of CIFAR-10 drops
+out of a difference.
+"""
+import math
+import statistics
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..errors import UserFileError
+from ..experiment import METHODS
+from ..recursive_mix import sample_box, sample_lambda
+from . import figures
+
+NAMES = {'baseline': 'baseline', 'mixup': 'Mixup', 'cutmix': 'CutMix', 'rm-omega0': 'RM, ω = 0', 'rm': 'RM'}
+COLOURS = {**{key: figures.COLOURS.get(name) for key, name in NAMES.items()}, 'rm-omega0': '#009E73'}
+HEADERS = ('method', 'n', 'last epoch', 'to baseline, 95 % interval', 'best epoch', 'to baseline', 'last training loss',
+           'hours a run')
+
+
+class Difference(NamedTuple):
+    """The mean of a method's differences to another over ``n`` seeds and its 95 % interval, None for a single seed."""
+    mean: float
+    low: Optional[float]
+    high: Optional[float]
+    n: int
+
+
+def by_method(results: Sequence[dict]) -> Dict[str, Dict[int, dict]]:
+    """Method -> seed -> result, in the order of the table.
+
+    Raises:
+        UserFileError: If there are none, or runs of different length.
+    """
+    found = {method: {result['seed']: result for result in results if result['method'] == method}
+             for method in NAMES if any(result['method'] == method for result in results)}
+    if not found:
+        raise UserFileError('there are no results. They come from: python tools/experiment.py')
+    lengths = sorted({result['epochs'] for result in results})
+    if len(lengths) > 1:
+        raise UserFileError(f'results of runs of different length, {" and ".join(map(str, lengths))} epochs, cannot '
+                            'stand in one table')
+    return found
+
+
+def last(result: dict) -> float:
+    """Test accuracy after the last epoch, the primary result."""
+    return result['test'][result['epochs']]
+
+
+def best(result: dict) -> float:
+    """The best test accuracy of all epochs that were tested; choosing it on the test set makes it too good."""
+    return max(result['test'].values())
+
+
+def difference(runs: Dict[int, dict], others: Dict[int, dict], measure=last) -> Optional[Difference]:
+    """How much better ``runs`` are than ``others``, paired by seed; None if they have no seed in common."""
+    from scipy.stats import t
+    pairs = [measure(runs[seed]) - measure(others[seed]) for seed in sorted(set(runs) & set(others))]
+    if not pairs:
+        return None
+    mean = statistics.fmean(pairs)
+    if len(pairs) == 1:
+        return Difference(mean, None, None, 1)
+    half = t.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / math.sqrt(len(pairs))
+    return Difference(mean, mean - half, mean + half, len(pairs))
+
+
+def table_lines(results: Sequence[dict]) -> List[List[str]]:
+    """A line of texts for each method under :data:`HEADERS`."""
+    methods = by_method(results)
+    lines = []
+    for method, runs in methods.items():
+        others = methods.get('baseline', {}) if method != 'baseline' else {}
+        loss = statistics.fmean(result['train']['loss'][-1] for result in runs.values())
+        hours = statistics.fmean(result['hours'] for result in runs.values())
+        lines.append([
+            NAMES[method], _count(method, runs), _spread(map(last, runs.values())),
+            _difference_text(difference(runs, others)), _spread(map(best, runs.values())),
+            _difference_text(difference(runs, others, best)), f'{loss:.3f}', f'{hours:.2f}'])
+    return lines
+
+
+def comparisons(results: Sequence[dict]) -> List[str]:
+    """RM beside its rivals, a sentence each, last epoch."""
+    methods, lines = by_method(results), []
+    for method, other in (('rm', 'cutmix'), ('rm', 'mixup'), ('rm', 'rm-omega0'), ('rm-omega0', 'cutmix')):
+        found = difference(methods.get(method, {}), methods.get(other, {}))
+        if found:
+            seeds = f'{found.n} seed{"" if found.n == 1 else "s"}'
+            lines.append(f'{NAMES[method]} to {NAMES[other]}: {_difference_text(found)} ({seeds})')
+    return lines
+
+
+def _count(method: str, runs: dict) -> str:
+    planned = METHODS[method].seeds
+    return str(len(runs)) if len(runs) >= planned else f'{len(runs)} of {planned}'
+
+
+def _spread(values) -> str:
+    values = list(values)
+    return f'{statistics.fmean(values):.2f}' + (f' ± {statistics.stdev(values):.2f}' if len(values) > 1 else '')
+
+
+def _difference_text(found: Optional[Difference]) -> str:
+    if found is None:
+        return ''
+    interval = '' if found.low is None else f' ({found.low:+.2f} to {found.high:+.2f})'
+    return f'{found.mean:+.2f}{interval}'
+
+
+# --------------------------------------------------------------------------------------------------------------- figure
+def expected_lambda(alpha: float = 0.5, size: int = 32, draws: int = 20000) -> float:
+    """The mean λ after clipping, by drawing boxes as RecursiveMix does."""
+    rng = np.random.RandomState(0)
+    boxes = [sample_box(sample_lambda(alpha, rng), size, size, rng) for _ in range(draws)]
+    return float(np.mean([(box.x2 - box.x1) * (box.y2 - box.y1) for box in boxes])) / size**2
+
+
+def draw(results: Sequence[dict], foot: Sequence[str] = ()):
+    """Test accuracy and training loss of all methods; consistency and λ of RM. Lines are means, bands deviations."""
+    methods = by_method(results)
+    figure = figures.new_figure(9.6, 6.6 + 0.15 * len(foot))
+    (accuracy, loss), (consistency, share) = figure.subplots(2, 2)
+    for method, runs in methods.items():
+        tested = sorted(set.intersection(*(set(result['test']) for result in runs.values())))
+        label = f'{NAMES[method]}, n = {len(runs)}'
+        _line(accuracy, tested, [[result['test'][epoch] for epoch in tested] for result in runs.values()],
+              COLOURS[method], label, marker='o')
+        _line(loss, *_curves(runs, 'loss'), COLOURS[method], NAMES[method])
+    accuracy.set_ylabel('test accuracy (%)')
+    accuracy.legend(frameon=False, fontsize=8)
+    loss.set_ylabel('training loss (cross entropy)')
+    _mechanism(consistency, share, methods)
+    for axes in (accuracy, loss, consistency, share):
+        axes.set_xlabel('epoch')
+        figures.tidy(axes)
+    if foot:
+        figures.provenance(figure, foot)
+    return figure
+
+
+def _mechanism(consistency, share, methods: Dict[str, Dict[int, dict]]) -> None:
+    runs = methods.get('rm', {})
+    shown = (('kl', 'KL(p^h || region)', '-'), ('kl_blind', 'the same without a look at the region', ':'))
+    for key, label, style in shown:
+        _line(consistency, *_curves(runs, key), COLOURS['rm'], label, linestyle=style)
+    consistency.set_ylabel('nats')
+    consistency.set_ylim(bottom=0)
+    if runs:
+        consistency.legend(frameon=False, fontsize=8, title='RM: consistency with the history', title_fontsize=8)
+    for method in ('rm-omega0', 'rm'):
+        _line(share, *_curves(methods.get(method, {}), 'lambda'), COLOURS[method], NAMES[method])
+    share.axhline(expected_lambda(), color='black', linestyle=':', linewidth=1.2, label='expected')
+    share.set_ylabel('mean λ of an epoch')
+    share.set_ylim(0, 0.5)
+    share.legend(frameon=False, fontsize=8)
+
+
+def _curves(runs: Dict[int, dict], key: str) -> Tuple[List[int], List[List[float]]]:
+    """The epochs that all runs have a value for, and the values."""
+    curves = [result['train'][key] for result in runs.values() if key in result['train']]
+    length = min(map(len, curves), default=0)
+    epochs = [epoch for epoch in range(length) if all(curve[epoch] is not None for curve in curves)]
+    return [epoch + 1 for epoch in epochs], [[curve[epoch] for epoch in epochs] for curve in curves]
+
+
+def _line(axes, x: Sequence[int], curves: List[List[float]], colour: str, label: str, **style) -> None:
+    if not x:
+        return
+    values = np.array(curves)
+    mean = values.mean(axis=0)
+    axes.plot(x, mean, color=colour, label=label, linewidth=1.4, markersize=3, **style)
+    if len(values) > 1:
+        deviation = values.std(axis=0, ddof=1)
+        axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.18, linewidth=0)

@@ -1,0 +1,107 @@
+"""The experiment's table against scipy's own paired test, and its figure, from hand-made results."""
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from mmrm.analysis import experiment_result as experiment
+from mmrm.errors import UserFileError
+
+TOOL = Path(__file__).parents[2] / 'tools' / 'experiment_result.py'
+BASE, RM = [60.1, 61.4, 59.0, 60.8, 62.0], [62.0, 62.5, 62.2, 61.9, 64.4]
+
+
+def result(method, seed, last, best=0.0, epochs=20):
+    train = dict(loss=list(np.linspace(2, 0.1, epochs)))
+    if method.startswith('rm'):
+        train['lambda'] = [0.19] * epochs
+    if method == 'rm':
+        train.update(kl=[0.2] * epochs, kl_blind=[0.9] * epochs, consistency=[0.01] * epochs)
+    return dict(method=method, seed=seed, fingerprint=f'{method}{seed}', epochs=epochs,
+                test={10: max(best, last - 1), epochs: last}, train=train, hours=0.5)
+
+
+@pytest.fixture
+def results():
+    return [*(result('baseline', seed, value, best=62.5) for seed, value in enumerate(BASE)),
+            *(result('rm', seed, value) for seed, value in enumerate(RM)), result('cutmix', 3, 61.0)]
+
+
+def test_differences_are_paired_by_seed(results):
+    methods = experiment.by_method(results)
+    found = experiment.difference(methods['rm'], methods['baseline'])
+    expected = ttest_rel(RM, BASE).confidence_interval(0.95)
+    assert (found.low, found.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert found.mean == pytest.approx(np.mean(np.subtract(RM, BASE))) and found.n == 5
+    assert experiment.difference(methods['cutmix'], methods['baseline']) == (pytest.approx(0.2), None, None, 1)
+    assert experiment.difference(methods['cutmix'], {}) is None
+
+
+def test_the_table_has_mean_deviation_count_and_difference(results):
+    lines = {line[0]: line[1:] for line in experiment.table_lines(results)}
+    assert list(lines) == ['baseline', 'CutMix', 'RM']
+    assert lines['baseline'][:4] == ['5', f'{np.mean(BASE):.2f} ± {np.std(BASE, ddof=1):.2f}', '', '62.50 ± 0.00']
+    assert lines['RM'][2].startswith('+1.94 (') and lines['CutMix'][:3] == ['1 of 5', '61.00', '+0.20']
+    assert experiment.comparisons(results) == ['RM to CutMix: +0.90 (1 seed)']
+
+
+def test_results_of_different_protocols_do_not_share_a_table(results):
+    with pytest.raises(UserFileError, match='20 and 30 epochs'):
+        experiment.table_lines([*results, result('mixup', 0, 1., epochs=30)])
+    with pytest.raises(UserFileError, match='there are no results'):
+        experiment.table_lines([])
+
+
+def test_expected_lambda_is_that_of_the_clipped_boxes():
+    # A box of side r around a uniform centre keeps, on each axis, r - r^2 / 4 of the image in the mean.
+    side = np.sqrt(np.linspace(0, 0.5, 10001))
+    assert experiment.expected_lambda(size=4096) == pytest.approx(np.mean((side - side**2 / 4)**2), abs=0.004)
+    assert experiment.expected_lambda() < experiment.expected_lambda(size=4096)  # whole pixels, rounded down
+
+
+def test_the_figure_shows_all_methods_and_the_mechanism(results):
+    accuracy, loss, consistency, share = experiment.draw(results).axes
+    assert [text.get_text() for text in accuracy.get_legend().get_texts()] == [
+        'baseline, n = 5', 'CutMix, n = 1', 'RM, n = 5']
+    assert accuracy.lines[-1].get_ydata()[-1] == pytest.approx(np.mean(RM))
+    assert len(loss.lines) == 3
+    assert [line.get_ydata()[0] for line in consistency.lines] == [0.2, 0.9]
+    assert share.lines[0].get_ydata()[0] == 0.19
+
+
+def test_a_figure_without_rm_is_drawn_too(results):
+    assert len(experiment.draw([each for each in results if each['method'] != 'rm']).axes[2].lines) == 0
+
+
+@pytest.fixture
+def tool(monkeypatch, capsys):
+
+    def call(*words):
+        monkeypatch.setattr(sys, 'argv', ['experiment_result.py', *map(str, words)])
+        monkeypatch.setattr(sys, 'path', list(sys.path))
+        code = 0
+        try:
+            runpy.run_path(str(TOOL), run_name='__main__')
+        except SystemExit as stop:
+            code = stop.code
+        return code, ''.join(capsys.readouterr())
+
+    return call
+
+
+def test_the_tool_prints_writes_and_draws_and_overwrites_nothing(results, tmp_path, tool):
+    path = tmp_path / 'r.jsonl'
+    path.write_text(''.join(json.dumps(each) + '\n' for each in results))
+    code, printed = tool(path, '--figure', tmp_path / 'f.png')
+    assert code == 0 and '+1.94' in printed and 'RM to CutMix' in printed
+    assert (tmp_path / 'f.png').stat().st_size > 10000
+    assert tool(path, '--out', tmp_path / 't.md')[0] == 0
+    assert (tmp_path / 't.md').read_text().startswith('| method | n |')
+    code, printed = tool(path, '--out', tmp_path / 't.md')
+    assert code == 2 and 'exists and is left as it is' in printed
+    code, printed = tool(tmp_path / 'none.jsonl')
+    assert code == 2 and 'no file of results' in printed

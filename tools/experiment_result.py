@@ -1,0 +1,52 @@
+#!/usr/bin/env python
+"""The table of the CIFAR-10 experiment and, if asked for, its figure."""
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
+
+from mmrm.analysis import experiment_result as analysis  # noqa: E402
+from mmrm.analysis import figures, grids  # noqa: E402
+from mmrm.analysis.files import check_out, write_text  # noqa: E402
+from mmrm.analysis.tables import show_path  # noqa: E402
+from mmrm.errors import UserFileError, cli  # noqa: E402
+from mmrm.experiment import read_results  # noqa: E402
+from mmrm.launch import Parser  # noqa: E402
+from mmrm.paths import home  # noqa: E402
+
+
+@cli
+def main() -> None:
+    parser = Parser(prog='experiment_result.py', description=__doc__, allow_abbrev=False)
+    parser.add_argument('results', nargs='?', help="file of results (default: your own run's, "
+                        'work_dirs/experiment/results.jsonl; without one, the published docs/experiment.jsonl)')
+    parser.add_argument('--figure', help='also draw the curves: .png, .svg or .pdf')
+    parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
+    parser.add_argument('--out', help='write the table to a file, .md, .csv or .tex')
+    parser.add_argument('--overwrite', action='store_true', help='replace existing files')
+    args = parser.parse_args()
+    form = grids.choose_format(args.format, args.out)
+    if args.out:
+        check_out(args.out, args.overwrite)
+    if args.figure:
+        figures.check_picture(args.figure, args.overwrite)
+    own, published = home() / 'work_dirs' / 'experiment' / 'results.jsonl', home() / 'docs' / 'experiment.jsonl'
+    path = Path(args.results).expanduser() if args.results else own if own.is_file() else published
+    if not path.is_file():
+        raise UserFileError(f'there is no file of results {path}. It comes from: python tools/experiment.py')
+    results = read_results(path)
+    lines = grids.render(form, analysis.HEADERS, analysis.table_lines(results), right=range(1, len(analysis.HEADERS)))
+    if args.out:
+        print(write_text(args.out, '\n'.join(lines) + '\n', args.overwrite))
+    else:
+        note = f'{len(results)} runs of {show_path(path)}; test accuracy in percent, mean ± standard deviation'
+        print('\n'.join([note, *lines] if form == 'terminal' else lines))
+        if form == 'terminal':
+            print('\n'.join(analysis.comparisons(results)))
+    if args.figure:
+        foot = [f'{len(results)} runs of {show_path(path)}; lines are means over seeds, bands standard deviations']
+        print(figures.save(analysis.draw(results, foot), args.figure, args.overwrite))
+
+
+if __name__ == '__main__':
+    main()
