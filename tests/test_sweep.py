@@ -1,15 +1,11 @@
 import contextlib
-import fcntl
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import stat
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import cv2
@@ -17,6 +13,7 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 from mmpretrain.registry import MODELS
+from stand_in import starts, use_stand_in, wait_for
 
 import mmrm  # noqa: F401
 from mmrm import jobs, launch, sweep
@@ -24,50 +21,13 @@ from mmrm.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 TOOL = ROOT / 'tools' / 'sweep.py'
-# Stands in for train.py: a checkpoint and a validation per epoch, from the last checkpoint on.
-TRAINER = '''
-import json, os, sys, time
-from pathlib import Path
-work_dir, epochs, resume = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-saved = sorted(int(p.stem[6:]) for p in work_dir.glob('epoch_*.pth'))
-start = int(Path(resume).stem[6:]) if resume != 'auto' else saved[-1] if saved else 0
-log = work_dir / f'{time.time_ns()}' / 'vis_data' / 'scalars.json'
-log.parent.mkdir(parents=True)
-(work_dir / 'starts').open('a').write(f'{start}\\n')
-if (work_dir.parents[1] / f'fail-{work_dir.parent.name}').exists():
-    print('error: no data')
-    sys.exit(int((work_dir.parents[1] / f'fail-{work_dir.parent.name}').read_text()))
-for epoch in range(start + 1, epochs + 1):
-    while (work_dir.parents[1] / 'wait').exists():
-        time.sleep(0.02)
-    (work_dir / f'epoch_{epoch}.pth').touch()
-    log.open('a').write(json.dumps({'accuracy/top1': 10. * epoch, 'step': epoch}) + '\\n')
-'''
 
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """Two runs of three epochs whose trainer is a stand-in; a file beside them makes it wait or fail."""
-    script = tmp_path / 'trainer.py'
-    script.write_text(TRAINER)
-
-    def command(run):
-        return [sys.executable, str(script), str(run.work_dir), str(run.epochs), run.resume_from()]
-
-    monkeypatch.setattr(sweep.Run, 'command', command)
+    use_stand_in(tmp_path, monkeypatch)
     return sweep.plan('fc', ['cifar10-resnet18-w16'], [0], root=tmp_path / 'runs', options={'train_cfg.max_epochs': 3})
-
-
-def starts(run):
-    return [int(line) for line in (run.work_dir / 'starts').read_text().split()]
-
-
-def wait_for(condition):
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.02)
-    raise TimeoutError
 
 
 # ------------------------------------------------------------------------------------------------------------- planning
@@ -156,33 +116,11 @@ def test_numbers_may_be_written_in_any_way(tmp_path):
 
 
 # -------------------------------------------------------------------------------------------------------------- running
-def test_finished_runs_are_not_repeated_and_interrupted_ones_go_on(runs):
-    first, second = runs
-    assert jobs.train(first) == 'finished'
-    log = second.work_dir / '0' / 'vis_data' / 'scalars.json'
-    log.parent.mkdir(parents=True)
-    log.write_text('{"accuracy/top1": 20.0, "step": 2}\n')
-    for epoch in (1, 2):
-        (second.work_dir / f'epoch_{epoch}.pth').touch()
-    assert [run.state() for run in runs] == ['finished', 'epoch 2']
-    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
-    assert (starts(first), starts(second)) == ([0], [2])
+def test_a_summary_has_best_and_last_of_each_run(runs):
+    jobs.train(runs[0])
     rows = sweep.summary(runs)
-    assert [(row['state'], row['best'], row['last']) for row in rows] == [('finished', 30., 30.)] * 2
-
-
-@pytest.mark.parametrize('epoch', [2, 3])
-def test_a_run_stopped_before_it_validated_an_epoch_repeats_that_epoch(runs, epoch):
-    run = runs[0]
-    jobs.train(run)
-    log, = run.work_dir.glob('*/vis_data/scalars.json')
-    lines = log.read_text().splitlines()
-    log.write_text('\n'.join(lines[:epoch - 1]) + '\n' + lines[-1][:10])  # killed in the middle of a line
-    for later in range(epoch + 1, 4):
-        (run.work_dir / f'epoch_{later}.pth').unlink()
-    assert run.state() == f'epoch {epoch}'
-    assert jobs.train(run) == 'finished'
-    assert starts(run) == [0, epoch - 1] and sorted(run.validations()) == [1, 2, 3]
+    assert [(row['value'], row['state'], row['best'], row['last']) for row in rows] == [
+        ('unshared', 'finished', 30., 30.), ('shared', 'new', None, None)]
 
 
 def test_other_settings_in_the_same_folder_are_an_error_and_nothing_is_lost(runs, tmp_path):
@@ -193,67 +131,6 @@ def test_other_settings_in_the_same_folder_are_an_error_and_nothing_is_lost(runs
     assert sorted(tmp_path.rglob('*')) == before
     same = sweep.plan('fc', ['cifar10-resnet18-w16'], [0], root=tmp_path / 'runs', options={'train_cfg.max_epochs': 3})
     assert same[0].finished()
-
-
-def test_a_run_that_somebody_trains_is_left_to_him(runs):
-    run = runs[0]
-    run.work_dir.mkdir(parents=True)
-    with open(run.work_dir / '.run.lock', 'w') as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        assert run.state() == 'running' and jobs.train(run) == 'running'
-    assert not (run.work_dir / 'starts').exists()
-    assert jobs.train(run) == 'finished'
-
-
-def test_jobs_run_side_by_side(runs):
-    gate = runs[0].work_dir.parents[1] / 'wait'
-    gate.parent.mkdir(parents=True)
-    gate.touch()
-    thread = threading.Thread(target=jobs.run_here, args=(runs, 2, True))
-    thread.start()
-    try:
-        wait_for(lambda: all((run.work_dir / 'starts').exists() for run in runs))
-        assert [run.state() for run in runs] == ['running', 'running']
-    finally:
-        gate.unlink()
-        thread.join()
-    assert all(run.finished() for run in runs)
-
-
-def test_a_failure_stops_nobody_but_a_mistake_stops_all(runs):
-    folder = runs[0].work_dir.parents[1]
-    folder.mkdir(parents=True)
-    (folder / 'fail-unshared').write_text('1')
-    assert list(jobs.run_here(runs, cpu=True).values()) == ['failed: error: no data', 'finished']
-    shutil.rmtree(runs[1].work_dir)
-    (folder / 'fail-unshared').write_text('2')
-    states = list(jobs.run_here(runs, cpu=True).values())
-    assert states == [f'failed: error: no data{jobs.MISTAKE}', 'not started']
-
-
-def test_an_interrupt_ends_the_running_ones(runs):
-    gate = runs[0].work_dir.parents[1] / 'wait'
-    gate.parent.mkdir(parents=True)
-    gate.touch()
-
-    def tick():
-        if (runs[0].work_dir / 'starts').exists():
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        jobs.run_here(runs, cpu=True, tick=tick)
-    assert runs[0].state() == 'new' and not runs[1].work_dir.exists()
-    gate.unlink()
-    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
-
-
-def test_jobs_have_gpus_of_their_own_or_are_refused(runs, monkeypatch):
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3,5,6,7')
-    first, second = jobs._environments(2, 2, cpu=False)
-    assert (first['CUDA_VISIBLE_DEVICES'], second['CUDA_VISIBLE_DEVICES']) == ('3,5', '6,7')
-    assert first['PORT'] != second['PORT']
-    with pytest.raises(UserError, match=r'3 runs at a time, each on 2 GPU.* needs 6, and there are 4'):
-        jobs._environments(3, 2, cpu=False)
 
 
 # ---------------------------------------------------------------------------------------------------------------- Slurm
