@@ -22,7 +22,8 @@ FLOAT32 = {'optim_wrapper.type': 'OptimWrapper', 'val_cfg.fp16': False, 'test_cf
 CURVES = {'loss': 'loss', 'loss_consistency': 'consistency', 'rm_kl': 'kl', 'rm_kl_blind': 'kl_blind',
           'rm_lambda': 'lambda'}
 # What decides a run's numbers, besides versions and the processor.
-DECISIVE = ('model', 'train_dataloader', 'val_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'val_cfg')
+DECISIVE = ('model', 'train_dataloader', 'val_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'val_cfg',
+            'custom_hooks')
 
 
 class Method(NamedTuple):

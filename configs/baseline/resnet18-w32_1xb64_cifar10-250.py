@@ -10,3 +10,4 @@ model = dict(data_preprocessor=dict(num_classes=10), head=dict(num_classes=10))
 default_hooks = dict(checkpoint=dict(interval=10, save_best=None))
 # Means over an epoch, which has 39 iterations.
 log_processor = dict(window_size=39)
+custom_hooks = [*_base_.custom_hooks, dict(type='ChannelsLastHook')]

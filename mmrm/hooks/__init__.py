@@ -1,9 +1,11 @@
 """Hooks that mmengine lacks."""
+from .channels_last import ChannelsLastHook
 from .check_classes import CheckClassesHook, check_num_classes
 from .mixed_batches import MixedBatchesHook
 from .random_state import RandomStateHook, rm_worker_init
 from .reset_history import ResetHistoryHook
 
 __all__ = [
-    'CheckClassesHook', 'MixedBatchesHook', 'RandomStateHook', 'ResetHistoryHook', 'check_num_classes', 'rm_worker_init'
+    'ChannelsLastHook', 'CheckClassesHook', 'MixedBatchesHook', 'RandomStateHook', 'ResetHistoryHook',
+    'check_num_classes', 'rm_worker_init'
 ]

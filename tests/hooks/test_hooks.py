@@ -12,6 +12,7 @@ from mmengine.runner import Runner
 from mmpretrain.structures import DataSample
 from torch.utils.data import Dataset
 
+from mmrm.hooks import ChannelsLastHook
 from mmrm.hooks.random_state import get_random_state, rm_worker_init, set_random_state
 
 
@@ -192,3 +193,16 @@ def test_reset_by_hand(tmp_path):
     step(model, batch())
     reset_history(model)
     assert step(model, batch())['rm_lambda'] == 0
+
+
+def test_channels_last_changes_the_layout_and_only_rounding(tmp_path):
+    layouts = []
+    for name, hooks in (('one', []), ('two', [ChannelsLastHook()])):
+        each = runner(tmp_path / name, hooks=hooks)
+        each.model.backbone.layer4._forward_hooks.clear()  # dropout draws its mask in the order of the layout
+        each.model.backbone.layer1.register_forward_hook(
+            lambda module, inputs, output: layouts.append(output.is_contiguous(memory_format=torch.channels_last)))
+        each.train()
+    assert not layouts[0] and layouts[-1]
+    one, two = ([logged_losses(tmp_path / name)[step]['loss'] for step in (1, 2, 3)] for name in ('one', 'two'))
+    assert one == pytest.approx(two, rel=1e-3)
