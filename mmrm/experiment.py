@@ -15,7 +15,7 @@ from .analysis.runs import read_run
 from .errors import UserFileError, UserValueError
 from .paths import find_config, home
 
-CONFIG = 'resnet18-w32_1xb64_cifar10-250'
+CONFIG = 'resnet18-w16_1xb64_cifar10-250'
 PART = 'train_dataloader.dataset.per_class'
 FLOAT32 = {'optim_wrapper.type': 'OptimWrapper', 'val_cfg.fp16': False, 'test_cfg.fp16': False}
 # What is kept of every epoch: the name in the log, and the name in the results.

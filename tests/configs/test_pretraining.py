@@ -34,7 +34,7 @@ PAPER += ['label_smoothing/pyramidnet200_1xb64_cifar10', 'cutout/pyramidnet200_1
         'stochastic_depth/pyramidnet200_1xb64_cifar10', 'cutout/resnet50_8xb64_in1k',
         'stochastic_depth/resnet50_8xb64_in1k']
 # Those of the experiment on two cores.
-RECIPES[experiment.CONFIG] = (2_797_610, 2_570)
+RECIPES[experiment.CONFIG] = (701_466, 1_290)
 ALL = PAPER + [f'{folder}/{experiment.CONFIG}' for folder in ('baseline', 'mixup', 'cutmix', 'rm')]
 
 

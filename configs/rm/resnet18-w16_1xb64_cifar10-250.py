@@ -1,4 +1,4 @@
-_base_ = '../baseline/resnet18-w32_1xb64_cifar10-250.py'
+_base_ = '../baseline/resnet18-w16_1xb64_cifar10-250.py'
 
 model = dict(
     data_preprocessor=dict(

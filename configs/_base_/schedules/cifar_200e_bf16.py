@@ -2,7 +2,7 @@
 optim_wrapper = dict(
     type='BFloat16OptimWrapper', optimizer=dict(type='SGD', lr=0.05, momentum=0.9, weight_decay=5e-4))
 param_scheduler = dict(type='RMCosineLR', warmup=5)
-train_cfg = dict(by_epoch=True, max_epochs=100, val_interval=10)
+train_cfg = dict(by_epoch=True, max_epochs=200, val_interval=10)
 val_cfg = dict(fp16=True)  # on the CPU mmengine makes it bfloat16
 test_cfg = dict(fp16=True)
 

@@ -1,3 +1,3 @@
-_base_ = '../baseline/resnet18-w32_1xb64_cifar10-250.py'
+_base_ = '../baseline/resnet18-w16_1xb64_cifar10-250.py'
 
 model = dict(data_preprocessor=dict(batch_augments=dict(augments=dict(type='CutMix', alpha=1.0), probs=0.5)))

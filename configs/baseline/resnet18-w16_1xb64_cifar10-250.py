@@ -1,7 +1,7 @@
 _base_ = [
-    '../_base_/models/resnet18-w32_cifar.py',
+    '../_base_/models/resnet18-w16_cifar.py',
     '../_base_/datasets/cifar10-250_bs64.py',
-    '../_base_/schedules/cifar_100e_bf16.py',
+    '../_base_/schedules/cifar_200e_bf16.py',
     '../_base_/default_runtime.py',
 ]
 
