@@ -6,6 +6,8 @@
 The shipped side is mmengine's Runner with the config's pipeline, preprocessor, hooks and log. The bare side has all
 images in one tensor, crops and flips whole batches, and does forward, backward and step, nothing else. Both train in
 one process, an epoch of one and an epoch of the other in turn. The images are noise: no data set is needed.
+
+A second table is the bare loop in float32, in bfloat16, and in bfloat16 with channels last, in turn.
 """
 import argparse
 import copy
@@ -50,13 +52,17 @@ class Noise(BaseDataset):
 class Bare:
     """A loop of plain PyTorch around a classifier's backbone."""
 
-    def __init__(self, model: torch.nn.Module, optimizer: dict, dataset: Noise, batch: int, precision: torch.dtype):
-        self.model, self.batch, self.precision = model, batch, precision
+    def __init__(self, runner: Runner, precision: torch.dtype, channels_last: bool):
+        model, dataset = copy.deepcopy(runner.model), copy.deepcopy(runner.train_dataloader.dataset)
+        dataset.pipeline.transforms = []
+        self.model = model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        self.batch, self.precision = runner.train_dataloader.batch_size, precision
         self.images = torch.stack([torch.from_numpy(dataset[i]['img']).permute(2, 0, 1) for i in range(len(dataset))])
         self.labels = torch.from_numpy(dataset.get_gt_labels())
         self.mean, self.std = model.data_preprocessor.mean, model.data_preprocessor.std
         parameters = [*model.backbone.parameters(), *model.head.fc.parameters()]
-        self.optimizer = torch.optim.SGD(parameters, **optimizer)
+        settings = {key: value for key, value in runner.cfg.optim_wrapper.optimizer.items() if key != 'type'}
+        self.optimizer = torch.optim.SGD(parameters, **settings)
 
     def epoch(self) -> None:
         order = torch.randperm(len(self.images))
@@ -101,13 +107,9 @@ def measure(method: str, args) -> dict:
     """Seconds of an epoch of either loop, in each round; and of the parts of the shipped one, by a step."""
     with tempfile.TemporaryDirectory() as folder:
         runner = make_runner(method, args, folder)
-        loop, dataset = runner.train_loop, runner.train_dataloader.dataset
-        raw = copy.deepcopy(dataset)
-        raw.pipeline.transforms = []
-        optimizer = {key: value for key, value in runner.cfg.optim_wrapper.optimizer.items() if key != 'type'}
-        precision = torch.float32 if args.float32 else torch.bfloat16
-        bare = Bare(copy.deepcopy(runner.model), optimizer, raw, runner.train_dataloader.batch_size, precision)
-        found = {}
+        loop, found = runner.train_loop, {}
+        hooks = [type(hook).__name__ for hook in runner.hooks]
+        bare = Bare(runner, torch.float32 if args.float32 else torch.bfloat16, 'ChannelsLastHook' in hooks)
 
         def run():  # in the place of the loop's own, after all preparations of Runner.train
             runner.call_hook('before_train')
@@ -118,6 +120,15 @@ def measure(method: str, args) -> dict:
         loop.run = run
         runner.train()
     return found
+
+
+def measure_precisions(args) -> dict:
+    """Seconds of an epoch of the bare loop in each precision and layout, in each round."""
+    with tempfile.TemporaryDirectory() as folder:
+        runner = make_runner('baseline', args, folder)
+        loops = {'float32': Bare(runner, torch.float32, False), 'bfloat16': Bare(runner, torch.bfloat16, False),
+                 'bfloat16, channels last': Bare(runner, torch.bfloat16, True)}
+        return interleaved({name: loop.epoch for name, loop in loops.items()}, args.rounds)
 
 
 def parts(runner: Runner, rounds: int = 10) -> dict:
@@ -134,14 +145,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--config', default=CONFIG, help='name of a config without its folder (default: %(default)s)')
     parser.add_argument('--methods', nargs='+', default=['baseline', 'rm'])
-    parser.add_argument('--steps', type=int, default=20, help='steps of a round (default: %(default)s)')
+    parser.add_argument('--steps', type=int, default=39, help='steps of an epoch (default: %(default)s)')
     parser.add_argument('--rounds', type=int, default=10)
     parser.add_argument('--float32', action='store_true', help='not in bfloat16')
     args = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=120)
     console.print(f'mmrm {mmrm.__version__}, torch {torch.__version__}, one thread, {args.config}, '
-                  f'{"float32" if args.float32 else "bfloat16"}; {args.rounds} rounds of {args.steps} steps')
+                  f'{"float32" if args.float32 else "bfloat16"}; {args.rounds} rounds of {args.steps} steps, an epoch')
     table = Table('config', 'bare, ms a step', 'mmrm, ms a step', 'steps/s, mmrm / bare (95 % interval)', 'loading, ms',
                   'preprocessing, ms')
     for method in args.methods:
@@ -150,6 +161,12 @@ def main() -> None:
         table.add_row(method, *(f'{1000 * np.median(found[name]) / args.steps:.1f}' for name in ('bare', 'mmrm')),
                       f'{middle:.3f} ({low:.3f} to {high:.3f})', f'{found["loading, ms"]:.1f}',
                       f'{found["preprocessing, ms"]:.1f}')
+    console.print(table)
+    table = Table('bare loop', 'ms a step', 'time to float32 (95 % interval)')
+    found = measure_precisions(args)
+    for name, seconds in found.items():
+        middle, low, high = ratio(seconds, found['float32'])
+        table.add_row(name, f'{1000 * np.median(seconds) / args.steps:.1f}', f'{middle:.3f} ({low:.3f} to {high:.3f})')
     console.print(table)
 
 

@@ -24,8 +24,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from . import logs, paths
+from .analysis.files import write_text
 from .datasets.world import CLASSES, VERSION, make_world
 from .errors import UserError, UserFileError, UserValueError
+from .jobs import clock
 from .version import __version__
 
 # Of a size that lets every network learn within the schedules of configs/demo.
@@ -104,8 +106,8 @@ def run_demo(work_dir: Union[str, Path, None] = None,
         ran = run_stages(plan, jobs, console)
         results = {stage.name: plan.read(stage) for stage in STAGES}
         table = make_table(results)
-        write_text(work_dir / 'results.json', json.dumps(results, indent=2) + '\n')
-        write_text(work_dir / 'table.md', table_as_markdown(table, quick))
+        write_text(work_dir / 'results.json', json.dumps(results, indent=2) + '\n', overwrite=True)
+        write_text(work_dir / 'table.md', table_as_markdown(table, quick), overwrite=True)
         picture = work_dir / 'picture.png'
         if ran or not picture.exists():
             with console.status('Drawing the picture'):
@@ -200,7 +202,8 @@ class Plan:
         return known if isinstance(known, dict) and known.get('stamp') == self.stamps[stage.name] else {}
 
     def write(self, stage: Stage, **known) -> None:
-        write_text(self.folder(stage) / 'stage.json', json.dumps(dict(stamp=self.stamps[stage.name], **known)) + '\n')
+        known = dict(stamp=self.stamps[stage.name], **known)
+        write_text(self.folder(stage) / 'stage.json', json.dumps(known) + '\n', overwrite=True)
 
     def done(self, stage: Stage) -> bool:
         return 'value' in self.read(stage)
@@ -519,15 +522,3 @@ def read_config(name: str, **variables: str):
         for variable in ('MMRM_BACKBONE', *variables):
             os.environ.pop(variable)
         os.environ.update(before)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    part = path.with_name(f'.{path.name}.part')
-    part.write_text(text)
-    os.replace(part, path)
-
-
-def clock(seconds: float) -> str:
-    """Seconds as minutes and seconds."""
-    return f'{seconds:.0f} s' if seconds < 60 else f'{int(seconds) // 60} min {int(seconds) % 60:02d} s'

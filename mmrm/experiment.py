@@ -4,8 +4,9 @@ The configs hold the protocol; here is what differs from run to run: the method,
 """
 import hashlib
 import json
+import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
@@ -44,9 +45,26 @@ METHODS = {
 
 @dataclass
 class Run(jobs.Run):
-    """One run of the experiment, and the fingerprint of all that decides its result."""
+    """One run of the experiment.
+
+    Args:
+        method (str): One of :data:`METHODS`.
+        fingerprint (str): Of all that decides its result.
+        settings (dict): Where it departs from the protocol.
+        **kwargs: As for :class:`mmrm.jobs.Run`.
+    """
     method: str = ''
     fingerprint: str = ''
+    settings: dict = field(default_factory=dict)
+
+    def describe(self) -> dict:
+        """What decides the run's result, to recognise it by when it is met again."""
+        return dict(super().describe(), fingerprint=self.fingerprint)
+
+
+def default_root() -> Path:
+    """``work_dirs/experiment`` of the project."""
+    return home() / 'work_dirs' / 'experiment'
 
 
 def plan(methods: Optional[Sequence[str]] = None,
@@ -69,7 +87,7 @@ def plan(methods: Optional[Sequence[str]] = None,
     """
     methods = [jobs.one_of('method', method, list(METHODS)) for method in dict.fromkeys(methods or METHODS)]
     jobs.check_seeds(seeds or ())
-    root = Path(root).expanduser().absolute() if root else home() / 'work_dirs' / 'experiment'
+    root = Path(root).expanduser().absolute() if root else default_root()
     wanted = {method: list(dict.fromkeys(seeds)) if seeds else range(METHODS[method].seeds) for method in methods}
     runs = []
     for seed in sorted({seed for each in wanted.values() for seed in each}):
@@ -95,13 +113,21 @@ def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Run:
         merged[PART] = [seed * size, (seed + 1) * size]
     cfg = jobs.merged_config(config, merged)
     return Run(f'{method} seed {seed}', config, merged, seed, root / method / f'seed{seed}',
-               int(cfg.train_cfg.max_epochs), ['--device', device], method=method, fingerprint=fingerprint(cfg, seed))
+               int(cfg.train_cfg.max_epochs), ['--device', device], val_interval=int(cfg.train_cfg.val_interval),
+               method=method, fingerprint=fingerprint(cfg, seed, options), settings=options)
 
 
-def fingerprint(cfg, seed: int) -> str:
-    """A short name of all settings that decide a result; where the data lies is none of them."""
+def fingerprint(cfg, seed: int, options: dict) -> str:
+    """A short name of the settings that decide a result, and of all other options; where the data lies is none of them.
+
+    Args:
+        cfg (Config): With ``options`` merged in.
+        seed (int): The run's seed.
+        options (dict): Where the run departs from the protocol.
+    """
     decisive = {key: cfg.get(key) for key in DECISIVE}
-    text = json.dumps([seed, decisive], sort_keys=True, default=str)
+    others = {key: value for key, value in options.items() if key.partition('.')[0] not in DECISIVE}
+    text = json.dumps([seed, decisive, *([others] if others else [])], sort_keys=True, default=str)
     for loader in ('train_dataloader', 'val_dataloader'):
         text = text.replace(json.dumps(str(cfg[loader].dataset.data_root)), '"data"')
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -109,7 +135,10 @@ def fingerprint(cfg, seed: int) -> str:
 
 # -------------------------------------------------------------------------------------------------------------- results
 def result_of(run: Run) -> dict:
-    """What a finished run found: test accuracies, a curve for each of :data:`CURVES`, its time and where it ran."""
+    """What a finished run found: test accuracies, a curve for each of :data:`CURVES` and its time.
+
+    Versions and the processor are those of the process that asks.
+    """
     import mmengine
     import mmpretrain
     import torch
@@ -122,8 +151,8 @@ def result_of(run: Run) -> dict:
             curves[name] = [None if value is None else float(f'{value:.4g}') for value in curve]
     return dict(
         method=run.method, seed=run.seed, fingerprint=run.fingerprint, epochs=run.epochs, test=test, train=curves,
-        hours=round(found.training['hours'], 3), torch=torch.__version__, mmpretrain=mmpretrain.__version__,
-        mmengine=mmengine.__version__, processor=processor())
+        hours=round(found.training['hours'], 3), settings=run.settings, torch=torch.__version__,
+        mmpretrain=mmpretrain.__version__, mmengine=mmengine.__version__, processor=processor())
 
 
 def processor() -> str:
@@ -148,7 +177,8 @@ def read_results(path: Union[str, Path]) -> List[dict]:
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
             result = json.loads(line)
-            key = (result['method'], int(result['seed']), str(result['fingerprint']))
+            key = (jobs.one_of('method', result['method'], list(METHODS)), int(result['seed']))
+            result['settings'], _ = dict(result.get('settings', {})), str(result['fingerprint'])
             result['test'] = {int(epoch): float(value) for epoch, value in result['test'].items()}
             result['train'] = dict(result['train'])
             result['epochs'], result['hours'] = int(result['epochs']), float(result['hours'])
@@ -156,17 +186,28 @@ def read_results(path: Union[str, Path]) -> List[dict]:
                 raise ValueError('no test of the last epoch')
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserFileError(f'{path}, line {number} is not a result of the experiment: {error!r}') from error
-        if key in [(other['method'], other['seed'], other['fingerprint']) for other in results]:
+        if key in [(other['method'], other['seed']) for other in results]:
             raise UserFileError(f'{path}, line {number} repeats {key[0]} seed {key[1]}')
         results.append(result)
     return results
 
 
 def add_result(path: Union[str, Path], result: dict) -> None:
-    """Put a result into a file, which appears whole or stays as it was."""
+    """Put a result into a file, which appears whole or stays as it was. One that is there already is not put twice."""
+    import fcntl
     path = Path(path)
-    before = path.read_text() if path.is_file() else ''
-    write_text(path, before + json.dumps(result) + '\n', overwrite=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # another process may add one as well
+        key = ('method', 'seed', 'fingerprint')
+        known = [[other[name] for name in key] for other in read_results(path)]
+        if [result[name] for name in key] not in known:
+            before = path.read_text() if path.is_file() else ''
+            ending = '' if before.endswith('\n') or not before else '\n'
+            write_text(path, before + ending + json.dumps(result) + '\n', overwrite=True)
+    finally:
+        os.close(folder)
 
 
 def known_results(runs: Sequence[Run], path: Union[str, Path]) -> Dict[str, dict]:

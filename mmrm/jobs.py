@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -22,8 +23,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from . import logs
-from .errors import UserFileError, UserTypeError, UserValueError
+from .errors import UserError, UserFileError, UserTypeError, UserValueError
 from .paths import shipped
+from .preflight import read_config
 
 METRIC = 'accuracy/top1'
 MISTAKE = ' (a mistake in the input)'  # train.py's exit code 2
@@ -42,6 +44,7 @@ class Run:
         epochs (int): How long it trains.
         arguments (list[str]): Further options of train.py.
         gpus (int): Processes, one a GPU; 1 on the CPU.
+        val_interval (int): Epochs from one validation to the next.
     """
     name: str
     config: Path
@@ -51,6 +54,7 @@ class Run:
     epochs: int
     arguments: List[str] = field(default_factory=list)
     gpus: int = 1
+    val_interval: int = 1
 
     def describe(self) -> dict:
         """What decides the run's result, to recognise it by when it is met again, in JSON's types."""
@@ -63,21 +67,28 @@ class Run:
         tools = shipped() / 'tools'
         start = [str(tools / 'train.py'), str(self.config)] if self.gpus == 1 else [
             str(tools / 'dist.py'), 'train', str(self.config), str(self.gpus)]
+        resume = self.resume_from()
         command = [sys.executable, *start, '--work-dir', str(self.work_dir), '--seed', str(self.seed),
-                   '--resume', self.resume_from(), *self.arguments]
+                   *(['--resume', resume] if resume else ['--overwrite']), *self.arguments]
         if self.options:
             command += ['--cfg-options', *(f'{key}={_word(value)}' for key, value in self.options.items())]
         return command
 
-    def resume_from(self) -> str:
+    def resume_from(self) -> Optional[str]:
         """'auto', or the last checkpoint but one if the run was stopped between an epoch and its validation.
 
-        mmengine does not validate an epoch that it finds trained, and the best epoch may be that one.
+        mmengine does not validate an epoch that it finds trained, and the best epoch may be that one. If there is no
+        other checkpoint, an early or a last one is given up (None: start anew): a run without the validation of its
+        last epoch would never be finished.
         """
-        saved = self.checkpoints()
-        if len(saved) > 1 and max(saved) not in self.validations():
+        saved, validated = self.checkpoints(), self.validations()
+        last = max(saved, default=0)
+        due = last > 0 and (last % self.val_interval == 0 or last >= self.epochs)
+        if not due or last in validated:
+            return 'auto'
+        if len(saved) > 1:
             return str(saved[sorted(saved)[-2]])
-        return 'auto'
+        return None if not validated or last >= self.epochs else 'auto'
 
     def validations(self) -> Dict[int, float]:
         """Top-1 accuracy in percent by epoch, from the logs of the run."""
@@ -130,12 +141,11 @@ def check_seeds(seeds: Sequence[int]) -> None:
 
 
 def merged_config(config: Path, options: dict) -> Config:
-    """A config with options merged in, or an error that names both."""
-    cfg = Config.fromfile(config)
+    """A config with options merged in, or an error that names both, also if it has no number of epochs."""
+    cfg = read_config(config, options)
     try:
-        cfg.merge_from_dict(options)
         int(cfg.train_cfg.max_epochs)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise UserValueError(f'--cfg-options {options} does not fit config {config}: {error}') from error
     return cfg
 
@@ -146,7 +156,7 @@ def check_same(run: Run) -> None:
     if note.is_file():
         known = json.loads(note.read_text())
         differ = [f'{key} {known.get(key)!r} there, {value!r} here' for key, value in run.describe().items()
-                  if known.get(key) != value]
+                  if key in known and known[key] != value]
         if differ:
             raise UserFileError(f'{run.work_dir} holds a run with other settings ({"; ".join(differ)}). It is left as '
                                 'it is; give the same settings, or another --work-dir.')
@@ -174,7 +184,12 @@ def is_locked(work_dir: Path) -> bool:
 def _lock(work_dir: Path):
     """The file that keeps others out of a folder, or None if another holds it. A process that inherits it holds it."""
     with open(work_dir / '.run.lock', 'w') as file:
-        yield file if _try_lock(file) else None
+        for _ in range(5):  # somebody who only asks, by is_locked, holds it for a moment
+            held = _try_lock(file)
+            if held:
+                break
+            time.sleep(0.05)
+        yield file if held else None
 
 
 def train(run: Run, environment: Optional[dict] = None, started: Callable = lambda process: None) -> str:
@@ -192,6 +207,7 @@ def train(run: Run, environment: Optional[dict] = None, started: Callable = lamb
     with _lock(run.work_dir) as lock:
         if lock is None:
             return 'running'
+        check_same(run)
         if run.finished():
             return 'finished'
         note = run.work_dir / 'run.json'
@@ -202,6 +218,7 @@ def train(run: Run, environment: Optional[dict] = None, started: Callable = lamb
         with open(run.work_dir / 'console.log', 'ab') as console:
             console.write(f'\n$ {shlex.join(run.command())}\n'.encode())
             console.flush()
+            begin = console.tell()
             # The lock goes on to the process: should this one be killed, its run is still known to be running.
             process = subprocess.Popen(
                 run.command(), stdout=console, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -210,7 +227,11 @@ def train(run: Run, environment: Optional[dict] = None, started: Callable = lamb
             code = process.wait()
     if code == 0 and run.finished():
         return 'finished'
-    lines = (run.work_dir / 'console.log').read_text(errors='replace').strip().splitlines()
+    if code < 0:
+        return f'failed: ended by {signal.Signals(-code).name}'
+    with open(run.work_dir / 'console.log', 'rb') as console:
+        console.seek(begin)
+        lines = console.read().decode(errors='replace').strip().splitlines()
     told = [line for line in lines if line.startswith('error: ')][-1:] or lines[-1:]
     why = told[0] if told else f'exit code {code}'
     return f'failed: {why}' + (MISTAKE if code == 2 else '')
@@ -236,9 +257,15 @@ def run_here(runs: Sequence[Run],
     Returns:
         dict[str, str]: The state of each run, by name: 'finished', 'running', 'failed: ...' or 'not started'.
     """
+    jobs = min(jobs, max(len(runs), 1))
     environments = _environments(jobs, max((run.gpus for run in runs), default=1), cpu)
     states = {run.name: 'not started' for run in runs}
     processes, stop, interrupted = [], threading.Event(), threading.Event()
+
+    def started(process: subprocess.Popen) -> None:
+        processes.append(process)
+        if interrupted.is_set():
+            process.terminate()
 
     def work(run: Run) -> None:
         if stop.is_set():
@@ -246,10 +273,11 @@ def run_here(runs: Sequence[Run],
         environment = environments.pop()
         report(run, 'started')
         try:
-            states[run.name] = train(run, environment, processes.append)
-        except OSError as error:
+            states[run.name] = train(run, environment, started)
+        except (OSError, UserError) as error:
             states[run.name] = f'failed: {error}'
-        environments.append(environment)
+        finally:
+            environments.append(environment)
         if states[run.name].endswith(MISTAKE):
             stop.set()
         if not interrupted.is_set():
@@ -351,8 +379,9 @@ def run_with_progress(runs: Sequence[Run],
 
 
 def clock(seconds: float) -> str:
-    """Seconds in words: '40 s', '7 min', '3 h 05 min'."""
+    """Seconds in words: '40 s', '7 min 05 s', '3 h 05 min'."""
+    seconds = round(seconds)
     if seconds < 60:
-        return f'{seconds:.0f} s'
-    minutes = round(seconds / 60)
-    return f'{minutes} min' if minutes < 60 else f'{minutes // 60} h {minutes % 60:02d} min'
+        return f'{seconds} s'
+    minutes = seconds // 60
+    return f'{minutes} min {seconds % 60:02d} s' if minutes < 60 else f'{minutes // 60} h {minutes % 60:02d} min'

@@ -24,5 +24,5 @@ class BFloat16OptimWrapper(OptimWrapper):
 
 
 def bfloat16_is_fast() -> bool:
-    """Whether this CPU's kernels take bfloat16; without them it is many times slower than float32."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    """Whether this CPU has kernels for bfloat16 (AVX-512, or ARM's); without them it is far slower than float32."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

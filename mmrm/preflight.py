@@ -96,23 +96,26 @@ def check_optimizer(cfg: Config) -> None:
 
 def set_amp(cfg: Config, device: str) -> None:
     """``--amp``: float16 with dynamic loss scaling on a GPU, bfloat16 on the CPU."""
-    kind = 'BFloat16OptimWrapper' if device == 'cpu' else 'AmpOptimWrapper'
-    if type_name(cfg.optim_wrapper) not in ('', 'OptimWrapper', kind):
+    if type_name(cfg.optim_wrapper) not in ('', 'OptimWrapper', 'AmpOptimWrapper', 'BFloat16OptimWrapper'):
         raise UserValueError(f'--amp replaces OptimWrapper; the config has {type_name(cfg.optim_wrapper)}.')
-    cfg.optim_wrapper.type = kind
-    if device != 'cpu':
+    if device == 'cpu':
+        cfg.optim_wrapper.type = 'BFloat16OptimWrapper'
+        for key in ('loss_scale', 'dtype', 'use_fsdp'):
+            cfg.optim_wrapper.pop(key, None)
+    elif type_name(cfg.optim_wrapper) != 'BFloat16OptimWrapper':
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
 
 
 def check_precision(cfg: Config, device: str) -> None:
     """Raise if the CPU cannot train in the precision that the config asks for, or not at a bearable speed."""
     kind = type_name(cfg.optim_wrapper)
-    instead = 'train in float32: without --amp, --cfg-options optim_wrapper.type=OptimWrapper where the config asks.'
+    instead = ('train in float32: without --amp, and where the config asks for it with --cfg-options '
+               'optim_wrapper.type=OptimWrapper val_cfg.fp16=False.')
     if device == 'cpu' and kind == 'AmpOptimWrapper':
-        raise UserValueError('AmpOptimWrapper needs a GPU; on the CPU --cfg-options '
-                             f'optim_wrapper.type=BFloat16OptimWrapper is mixed precision. Or {instead}')
+        raise UserValueError(f'AmpOptimWrapper needs a GPU; on the CPU --amp is in bfloat16. Or {instead}')
     if device == 'cpu' and kind == 'BFloat16OptimWrapper' and not bfloat16_is_fast():
-        raise UserValueError('this CPU has no kernels for bfloat16, which would be many times slower than float32; '
+        raise UserValueError('this CPU has no kernels for bfloat16, which would be far slower than float32; '
                              f'{instead}')
 
 

@@ -4,24 +4,30 @@ import time
 
 from mmrm import jobs
 
-# Stands in for train.py: a checkpoint and a validation per epoch, from the last checkpoint on.
+# Logs as mmengine does, from where it resumes on; a checkpoint and a validation at every interval and at the end.
 TRAINER = '''
-import json, os, sys, time
+import json, sys, time
 from pathlib import Path
-work_dir, epochs, resume = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+work_dir, epochs, interval, resume = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 saved = sorted(int(p.stem[6:]) for p in work_dir.glob('epoch_*.pth'))
-start = int(Path(resume).stem[6:]) if resume != 'auto' else saved[-1] if saved else 0
+anew = resume == 'None'
+start = 0 if anew else int(Path(resume).stem[6:]) if resume != 'auto' else saved[-1] if saved else 0
 log = work_dir / f'{time.time_ns()}' / 'vis_data' / 'scalars.json'
 log.parent.mkdir(parents=True)
 (work_dir / 'starts').open('a').write(f'{start}\\n')
 if (work_dir.parents[1] / f'fail-{work_dir.parent.name}').exists():
     print('error: no data')
     sys.exit(int((work_dir.parents[1] / f'fail-{work_dir.parent.name}').read_text()))
+more = dict(loss_consistency=0.01, rm_kl=0.2, rm_kl_blind=0.8, rm_lambda=0.19) if 'rm' in work_dir.parent.name else {}
 for epoch in range(start + 1, epochs + 1):
     while (work_dir.parents[1] / 'wait').exists():
         time.sleep(0.02)
-    (work_dir / f'epoch_{epoch}.pth').touch()
-    log.open('a').write(json.dumps({'accuracy/top1': 10. * epoch, 'step': epoch}) + '\\n')
+    step = dict(lr=0.1, loss=1 / epoch, time=9.0, epoch=epoch, iter=39 * epoch, step=39 * epoch)
+    with log.open('a') as file:
+        file.write(json.dumps({**step, **more}) + '\\n')
+        if epoch % interval == 0 or epoch == epochs:
+            (work_dir / f'epoch_{epoch}.pth').touch()
+            file.write(json.dumps({'accuracy/top1': 10. * epoch, 'step': epoch}) + '\\n')
 '''
 
 
@@ -30,7 +36,7 @@ def use_stand_in(tmp_path, monkeypatch) -> None:
     script = tmp_path / 'trainer.py'
     script.write_text(TRAINER)
     monkeypatch.setattr(jobs.Run, 'command', lambda run: [
-        sys.executable, str(script), str(run.work_dir), str(run.epochs), run.resume_from()])
+        sys.executable, str(script), str(run.work_dir), str(run.epochs), str(run.val_interval), str(run.resume_from())])
 
 
 def starts(run):

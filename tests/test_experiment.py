@@ -1,35 +1,19 @@
 """The matrix of the CIFAR-10 experiment, its file of results, and the command that fills it."""
 import json
+import multiprocessing
+import runpy
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
+from stand_in import use_stand_in
 
-from mmrm import experiment, jobs, launch
+from mmrm import experiment, launch, optim_wrapper
 from mmrm.errors import UserError
 
 TOOL = Path(__file__).parents[1] / 'tools' / 'experiment.py'
-# Stands in for train.py: logs what mmengine logs, from the last checkpoint on.
-TRAINER = '''
-import json, sys, time
-from pathlib import Path
-work_dir, epochs = Path(sys.argv[1]), int(sys.argv[2])
-if (work_dir.parents[1] / 'fail').exists():
-    sys.exit(1)
-saved = [int(p.stem[6:]) for p in work_dir.glob('epoch_*.pth')]
-log = work_dir / f'{time.time_ns()}' / 'vis_data' / 'scalars.json'
-log.parent.mkdir(parents=True)
-(work_dir / 'starts').open('a').write(f'{max(saved, default=0)}\\n')
-more = dict(loss_consistency=0.01, rm_kl=0.2, rm_kl_blind=0.8, rm_lambda=0.19) if 'rm' in work_dir.parent.name else {}
-with log.open('a') as file:
-    for epoch in range(max(saved, default=0) + 1, epochs + 1):
-        step = dict(lr=0.1, loss=1 / epoch, time=9.0, epoch=epoch, iter=39 * epoch, step=39 * epoch)
-        file.write(json.dumps({**step, **more}) + '\\n')
-        if epoch % 10 == 0 or epoch == epochs:
-            (work_dir / f'epoch_{epoch}.pth').touch()
-            file.write(json.dumps({'accuracy/top1': 50. + epoch, 'step': epoch}) + '\\n')
-'''
 
 
 def load(run):
@@ -88,16 +72,24 @@ def test_a_fingerprint_knows_every_setting_but_the_place_of_the_data(tmp_path, m
 
     one = of()
     others = [of(seeds=[1]), of(options=experiment.FLOAT32), of(options={'optim_wrapper.optimizer.lr': 0.04}),
-              of(options={'model.head.omega': 0.2})]
-    assert len({one, *others}) == 5
+              of(options={'model.head.omega': 0.2}), of(options={'load_from': 'weights.pth'})]
+    assert len({one, *others}) == 6
     monkeypatch.setenv('MMRM_DATA', '/elsewhere')
     assert of() == one
+
+
+def test_a_folder_of_another_protocol_is_left_alone(tmp_path):
+    run, = experiment.plan(['rm'], [0], tmp_path)
+    run.work_dir.mkdir(parents=True)
+    (run.work_dir / 'run.json').write_text(json.dumps(dict(run.describe(), fingerprint='other')))
+    with pytest.raises(UserError, match=r'holds a run with other settings \(fingerprint'):
+        experiment.plan(['rm'], [0], tmp_path)
 
 
 # ---------------------------------------------------------------------------------------------------------- the results
 def result(**other):
     return dict(dict(method='rm', seed=0, fingerprint='f', epochs=2, test={'2': 60.0}, train={'loss': [2., 1.]},
-                     hours=0.1), **other)
+                     hours=0.1, settings={}), **other)
 
 
 def test_results_are_read_as_they_were_written(tmp_path):
@@ -108,11 +100,34 @@ def test_results_are_read_as_they_were_written(tmp_path):
     assert experiment.read_results(path) == [result(test={2: 60.0}), result(seed=1, test={2: 60.0})]
 
 
+def test_a_result_is_added_once_and_on_a_line_of_its_own(tmp_path):
+    path = tmp_path / 'r.jsonl'
+    path.write_text(json.dumps(result()))  # without an end of line
+    for _ in range(2):
+        experiment.add_result(path, result(seed=1))
+    assert [each['seed'] for each in experiment.read_results(path)] == [0, 1]
+
+
+def add_many(path, seed):
+    experiment.add_result(path, result(seed=seed))
+
+
+def test_results_of_several_processes_are_all_kept(tmp_path):
+    context = multiprocessing.get_context('fork')
+    processes = [context.Process(target=add_many, args=(tmp_path / 'r.jsonl', seed)) for seed in range(12)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert sorted(each['seed'] for each in experiment.read_results(tmp_path / 'r.jsonl')) == list(range(12))
+
+
 @pytest.mark.parametrize('lines, told', [
     (['{"method": "rm"}'], 'line 1 is not a result'),
     ([json.dumps(result()), '{"method'], 'line 2 is not a result'),
     ([json.dumps(result(test={'1': 3.}))], 'no test of the last epoch'),
-    ([json.dumps(result())] * 2, 'line 2 repeats rm seed 0'),
+    ([json.dumps(result()), json.dumps(result(fingerprint='g'))], 'line 2 repeats rm seed 0'),
+    ([json.dumps(result(method='cutout'))], "unknown method 'cutout'; allowed: baseline"),
 ])
 def test_a_broken_file_is_told_with_its_line(lines, told, tmp_path):
     (tmp_path / 'r.jsonl').write_text('\n'.join(lines))
@@ -129,16 +144,19 @@ def test_a_result_of_other_settings_is_not_taken_for_ones_own(tmp_path):
     assert list(experiment.known_results([run], tmp_path / 's.jsonl')) == ['rm seed 0']
 
 
+def test_the_published_results_are_of_this_protocol():
+    published = Path(__file__).parents[1] / 'docs' / 'experiment.jsonl'
+    assert len(experiment.known_results(experiment.plan(), published)) == len(experiment.read_results(published)) > 0
+
+
 # ---------------------------------------------------------------------------------------------------------- the command
 @pytest.fixture
 def tool(tmp_path, monkeypatch, capsys):
     """tools/experiment.py in this process, with a stand-in for train.py; returns exit code and output."""
-    import runpy
-    script = tmp_path / 'trainer.py'
-    script.write_text(TRAINER)
-    monkeypatch.setattr(jobs.Run, 'command',
-                        lambda run: [sys.executable, str(script), str(run.work_dir), str(run.epochs)])
+    use_stand_in(tmp_path, monkeypatch)
+    monkeypatch.setattr(optim_wrapper, 'bfloat16_is_fast', lambda: True)
     monkeypatch.setenv('OMP_NUM_THREADS', '1')
+    before = signal.getsignal(signal.SIGTERM)
 
     def call(*words):
         monkeypatch.setattr(sys, 'argv', ['experiment.py', '--work-dir', str(tmp_path / 'w'), *map(str, words)])
@@ -149,7 +167,8 @@ def tool(tmp_path, monkeypatch, capsys):
             return stop.code, ''.join(capsys.readouterr())
         return 0, ''.join(capsys.readouterr())
 
-    return call
+    yield call
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_the_command_runs_what_is_missing_and_writes_down_each_result(tool, tmp_path):
@@ -160,7 +179,7 @@ def test_the_command_runs_what_is_missing_and_writes_down_each_result(tool, tmp_
     assert sorted((r['method'], r['seed']) for r in results) == [('baseline', 0), ('baseline', 1), ('rm', 0), ('rm', 1)]
     for found in results:
         epochs = found['epochs']
-        assert found['test'] == {epoch: 50. + epoch for epoch in range(10, epochs + 1, 10)}
+        assert found['test'] == {epoch: 10. * epoch for epoch in range(10, epochs + 1, 10)}
         assert found['train']['loss'][:2] == [1.0, 0.5] and len(found['train']['loss']) == epochs
         assert found['hours'] == pytest.approx(39 * epochs * 9 / 3600, abs=1e-3)
         assert ('kl' in found['train']) == (found['method'] == 'rm')
@@ -195,7 +214,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tool, tmp_path):
 
 def test_a_failed_run_leaves_no_result_and_an_exit_code(tool, tmp_path):
     (tmp_path / 'w').mkdir()
-    (tmp_path / 'w' / 'fail').touch()
+    (tmp_path / 'w' / 'fail-rm').write_text('1')
     code, printed = tool('--methods', 'rm', '--seeds', 0)
     assert code == 1 and 'rm seed 0: failed' in printed
     assert not (tmp_path / 'w' / 'results.jsonl').exists()
@@ -204,3 +223,18 @@ def test_a_failed_run_leaves_no_result_and_an_exit_code(tool, tmp_path):
 def test_a_dry_run_starts_nothing(tool, tmp_path):
     code, printed = tool('--dry-run')
     assert code == 0 and printed.count('new: ') == 21 and not (tmp_path / 'w').exists()
+
+
+def test_a_place_that_cannot_be_written_to_is_told_before_any_run(tool, tmp_path):
+    (tmp_path / 'folder').mkdir()
+    code, printed = tool('--results', tmp_path / 'folder')
+    assert code == 2 and 'is a folder' in printed and not (tmp_path / 'w').exists()
+
+
+def test_a_cpu_without_bfloat16_is_told_of_float32(tool, tmp_path, monkeypatch):
+    monkeypatch.setattr(optim_wrapper, 'bfloat16_is_fast', lambda: False)
+    code, printed = tool('--methods', 'rm', '--seeds', 0)
+    assert code == 2 and '--float32' in printed and not (tmp_path / 'w').exists()
+    assert tool('--methods', 'rm', '--seeds', 0, '--float32')[0] == 0
+    found, = experiment.read_results(tmp_path / 'w' / 'results.jsonl')
+    assert found['settings'] == experiment.FLOAT32

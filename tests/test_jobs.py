@@ -3,6 +3,7 @@ import fcntl
 import io
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_run_stopped_before_it_validated_an_epoch_repeats_that_epoch(runs, epo
     jobs.train(run)
     log, = run.work_dir.glob('*/vis_data/scalars.json')
     lines = log.read_text().splitlines()
-    log.write_text('\n'.join(lines[:epoch - 1]) + '\n' + lines[-1][:10])  # killed in the middle of a line
+    log.write_text('\n'.join(lines[:2 * epoch - 1]) + '\n' + lines[-1][:10])  # killed in the middle of a line
     for later in range(epoch + 1, 4):
         (run.work_dir / f'epoch_{later}.pth').unlink()
     assert run.state() == f'epoch {epoch}'
@@ -111,15 +112,68 @@ def test_jobs_have_gpus_of_their_own_or_are_refused(runs, monkeypatch):
 
 
 @pytest.mark.parametrize('saved, validated, start', [
-    ((10, 20), (10, 20), 'auto'), ((10, 20), (10, ), 'epoch_10.pth'), ((20, ), (10, ), 'auto'), ((), (), 'auto')])
-def test_checkpoints_may_be_epochs_apart(runs, saved, validated, start):
+    ((), (), 'auto'),
+    ((10, 20), (10, 20), 'auto'),
+    ((10, 20), (10, ), 'epoch_10.pth'),
+    ((13, 14), (10, ), 'auto'),  # no validation is due
+    ((20, ), (10, ), 'auto'),  # one is lost, but not the epochs
+    ((10, ), (), 'None'),  # the first one: begin again
+    ((40, ), (10, 20, 30), 'None'),  # without that of the last epoch it would never be finished
+])
+def test_a_run_goes_on_where_no_validation_is_missed(runs, saved, validated, start):
     run = runs[0]
+    run.epochs, run.val_interval = 40, 10
     log = run.work_dir / '0' / 'vis_data' / 'scalars.json'
     log.parent.mkdir(parents=True)
     log.write_text(''.join(f'{{"accuracy/top1": 1.0, "step": {epoch}}}\n' for epoch in validated))
     for epoch in saved:
         (run.work_dir / f'epoch_{epoch}.pth').touch()
-    assert Path(run.resume_from()).name == start
+    assert Path(str(run.resume_from())).name == start
+
+
+def test_a_lone_last_checkpoint_without_validation_is_trained_again(runs):
+    run = runs[0]
+    run.val_interval = 3
+    jobs.train(run)
+    log, = run.work_dir.glob('*/vis_data/scalars.json')
+    log.write_text('\n'.join(log.read_text().splitlines()[:3]) + '\n')
+    assert jobs.train(run) == 'finished' and starts(run) == [0, 0]
+
+
+def test_beginning_again_is_said_to_train_py(tmp_path):
+    run = jobs.Run('x', Path('c.py'), {}, 0, tmp_path, 3)
+    assert '--resume' in run.command() and '--overwrite' not in run.command()
+    (tmp_path / 'epoch_1.pth').touch()
+    assert '--overwrite' in run.command() and '--resume' not in run.command()
+
+
+def test_an_error_of_an_earlier_session_is_not_told_again(runs, monkeypatch):
+    run = runs[0]
+    run.work_dir.mkdir(parents=True)
+    (run.work_dir / 'console.log').write_text('error: no data\n')
+    monkeypatch.setattr(jobs.Run, 'command', lambda run: ['sh', '-c', 'kill -9 $$'])
+    assert jobs.train(run) == 'failed: ended by SIGKILL'
+    monkeypatch.setattr(jobs.Run, 'command', lambda run: ['sh', '-c', 'echo out of memory; exit 3'])
+    assert jobs.train(run) == 'failed: out of memory'
+
+
+def test_a_run_that_starts_while_all_are_ended_is_ended_too(runs, monkeypatch):
+    before, interrupted = jobs.train, threading.Event()
+
+    def late(run, environment, started):
+        interrupted.wait(30)
+        return before(run, environment, started)
+
+    def tick():
+        threading.Timer(0.3, interrupted.set).start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jobs, 'train', late)
+    monkeypatch.setattr(jobs.Run, 'command', lambda run: ['sleep', '60'])
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.run_here(runs[:1], cpu=True, tick=tick)
+    assert time.monotonic() - begin < 30
 
 
 def test_options_are_words_that_mmengine_reads_back(tmp_path):
@@ -148,6 +202,6 @@ def test_progress_without_a_terminal_is_lines(runs):
     assert '0 of 6 epochs, time left unknown: unshared 0/3' in printed
 
 
-@pytest.mark.parametrize('seconds, words', [(4, '4 s'), (119, '2 min'), (3600, '1 h 00 min'), (11100, '3 h 05 min')])
+@pytest.mark.parametrize('seconds, words', [(4, '4 s'), (119, '1 min 59 s'), (3599.6, '1 h 00 min')])
 def test_time_in_words(seconds, words):
     assert jobs.clock(seconds) == words

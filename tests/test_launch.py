@@ -240,7 +240,10 @@ def test_amp_is_float16_on_a_gpu_and_bfloat16_on_the_cpu(run, monkeypatch):
 def test_a_precision_that_the_cpu_lacks_is_refused(error, run, monkeypatch):
     gpu_only = ('--cfg-options', 'optim_wrapper.type=AmpOptimWrapper')
     assert 'needs a GPU' in error(launch.train, run[0], '--work-dir', run[1], *gpu_only)
-    assert '--amp replaces' in error(launch.train, run[0], '--work-dir', run[1], '--amp', *gpu_only)
+    other = ('--cfg-options', 'optim_wrapper.type=ApexOptimWrapper')
+    assert '--amp replaces' in error(launch.train, run[0], '--work-dir', run[1], '--amp', *other)
+    assert launch.prepare_train(args_of(run[0], '--work-dir', run[1], '--amp', *gpu_only)).optim_wrapper.type == (
+        'BFloat16OptimWrapper')
     monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: False)
     assert 'no kernels for bfloat16' in error(launch.train, run[0], '--amp', '--work-dir', run[1])
 

@@ -12,10 +12,11 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs withou
 from rich.console import Console  # noqa: E402
 
 from mmrm import experiment, jobs  # noqa: E402
+from mmrm.analysis.files import check_out  # noqa: E402
 from mmrm.demo import cores  # noqa: E402
-from mmrm.errors import cli  # noqa: E402
+from mmrm.errors import UserValueError, cli  # noqa: E402
 from mmrm.launch import KeyValues, Parser, natural, positive  # noqa: E402
-from mmrm.paths import home  # noqa: E402
+from mmrm.optim_wrapper import bfloat16_is_fast  # noqa: E402
 
 
 def parser() -> argparse.ArgumentParser:
@@ -24,12 +25,11 @@ def parser() -> argparse.ArgumentParser:
                         help=f'some of {", ".join(experiment.METHODS)} (default: all)')
     parser.add_argument('--seeds', nargs='+', type=natural, metavar='N', help='for all methods (default: '
                         + ', '.join(f'{name} {method.seeds}' for name, method in experiment.METHODS.items()) + ')')
-    parser.add_argument('--jobs', type=positive, default=cores(), metavar='N',
-                        help='runs at a time (default: %(default)s, one a core)')
+    parser.add_argument('--jobs', type=positive, metavar='N', help='runs at a time (default: one a core, or one GPU)')
     parser.add_argument('--work-dir', help='holds <method>/seed<N> (default: work_dirs/experiment)')
     parser.add_argument('--results', help='file of results, one a line; a run that is in it is not repeated '
                         '(default: results.jsonl in the work dir)')
-    parser.add_argument('--float32', action='store_true', help='not in bfloat16: for CPUs without its instructions; '
+    parser.add_argument('--float32', action='store_true', help='not in bfloat16: for CPUs without kernels for it; '
                         'takes about twice as long')
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu', help='default: cpu')
     parser.add_argument('--cfg-options', nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE',
@@ -42,8 +42,9 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     args = parser().parse_args()
     console = Console(soft_wrap=True)
-    root = Path(args.work_dir or home() / 'work_dirs' / 'experiment').expanduser().absolute()
+    root = Path(args.work_dir or experiment.default_root()).expanduser().absolute()
     results = Path(args.results).expanduser() if args.results else root / 'results.jsonl'
+    check_out(results, overwrite=True)
     options = {**(experiment.FLOAT32 if args.float32 else {}), **args.cfg_options}
     runs = experiment.plan(args.methods, args.seeds, root, options, args.device)
     known = experiment.known_results(runs, results)
@@ -60,9 +61,14 @@ def main() -> None:
         return f'at {result["test"][str(run.epochs)]:.2f} after {jobs.clock(3600 * result["hours"])} of training'
 
     console.print(f'{len(runs)} runs, {len(known)} of them finished already; results go to {results}', highlight=False)
-    if args.device == 'cpu':
+    cpu = args.device == 'cpu'
+    if cpu and waiting and not args.float32 and not bfloat16_is_fast():
+        raise UserValueError('this CPU has no kernels for bfloat16, which would be far slower than float32; give '
+                             '--float32, which is another experiment with its own results.')
+    if cpu:
         os.environ.setdefault('OMP_NUM_THREADS', '1')
-    if waiting and not jobs.run_with_progress(waiting, args.jobs, args.device == 'cpu', console, finished):
+    side_by_side = args.jobs or (cores() if cpu else 1)
+    if waiting and not jobs.run_with_progress(waiting, side_by_side, cpu, console, finished):
         sys.exit(1)
     console.print(f'all done; the table: python tools/experiment_result.py {results}', highlight=False)
 

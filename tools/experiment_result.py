@@ -10,7 +10,7 @@ from mmrm.analysis import figures, grids  # noqa: E402
 from mmrm.analysis.files import check_out, write_text  # noqa: E402
 from mmrm.analysis.tables import show_path  # noqa: E402
 from mmrm.errors import UserFileError, cli  # noqa: E402
-from mmrm.experiment import read_results  # noqa: E402
+from mmrm.experiment import default_root, read_results  # noqa: E402
 from mmrm.launch import Parser  # noqa: E402
 from mmrm.paths import home  # noqa: E402
 
@@ -30,8 +30,9 @@ def main() -> None:
         check_out(args.out, args.overwrite)
     if args.figure:
         figures.check_picture(args.figure, args.overwrite)
-    own, published = home() / 'work_dirs' / 'experiment' / 'results.jsonl', home() / 'docs' / 'experiment.jsonl'
-    path = Path(args.results).expanduser() if args.results else own if own.is_file() else published
+    own, published = default_root() / 'results.jsonl', home() / 'docs' / 'experiment.jsonl'
+    found = own if own.is_file() or not published.is_file() else published
+    path = Path(args.results).expanduser() if args.results else found
     if not path.is_file():
         raise UserFileError(f'there is no file of results {path}. It comes from: python tools/experiment.py')
     results = read_results(path)

@@ -32,16 +32,15 @@ def by_method(results: Sequence[dict]) -> Dict[str, Dict[int, dict]]:
     """Method -> seed -> result, in the order of the table.
 
     Raises:
-        UserFileError: If there are none, or runs of different length.
+        UserFileError: If there are none, or not all are of the same protocol.
     """
     found = {method: {result['seed']: result for result in results if result['method'] == method}
              for method in NAMES if any(result['method'] == method for result in results)}
     if not found:
         raise UserFileError('there are no results. They come from: python tools/experiment.py')
-    lengths = sorted({result['epochs'] for result in results})
-    if len(lengths) > 1:
-        raise UserFileError(f'results of runs of different length, {" and ".join(map(str, lengths))} epochs, cannot '
-                            'stand in one table')
+    protocols = sorted({f'{result["epochs"]} epochs {result["settings"] or ""}'.strip() for result in results})
+    if len(protocols) > 1:
+        raise UserFileError(f'results of different protocols, {" and ".join(protocols)}, cannot stand in one table')
     return found
 
 
@@ -153,7 +152,7 @@ def _mechanism(consistency, share, methods: Dict[str, Dict[int, dict]]) -> None:
         consistency.legend(frameon=False, fontsize=8, title='RM: consistency with the history', title_fontsize=8)
     for method in ('rm-omega0', 'rm'):
         _line(share, *_curves(methods.get(method, {}), 'lambda'), COLOURS[method], NAMES[method])
-    share.axhline(expected_lambda(), color='black', linestyle=':', linewidth=1.2, label='expected')
+    share.axhline(expected_lambda(), color='black', linestyle=':', linewidth=1.2, label='expected, with a history')
     share.set_ylabel('mean λ of an epoch')
     share.set_ylim(0, 0.5)
     share.legend(frameon=False, fontsize=8)

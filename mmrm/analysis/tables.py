@@ -21,7 +21,7 @@ COMPARED = ('model', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'auto_scal
             'train_dataloader.dataset.pipeline')
 OTHER_SETTINGS = 'other settings'
 # Folders of work_dirs/ that other tools fill.
-OWN = (('sweep', ), ('demo', ), ('demo-quick', ))
+OWN = (('sweep', ), ('experiment', ), ('demo', ), ('demo-quick', ))
 
 
 class Stat(NamedTuple):

@@ -66,8 +66,9 @@ class _CheckedCIFAR:
     def __init__(self, data_root: str = '', *args, download: bool = False,
                  per_class: Optional[Sequence[int]] = None, **kwargs):
         self.per_class = per_class
-        if per_class is not None and not (len(per_class) == 2 and all(isinstance(n, int) for n in per_class)
-                                          and 0 <= per_class[0] < per_class[1]):
+        if per_class is not None and not (
+                isinstance(per_class, (list, tuple)) and len(per_class) == 2
+                and all(isinstance(number, int) for number in per_class) and 0 <= per_class[0] < per_class[1]):
             raise UserValueError(f'per_class={per_class!r} must be (first, past the last), such as (0, 500).')
         super().__init__(str(find(data_root)) if data_root else '', *args, download=download, **kwargs)
 

@@ -22,7 +22,7 @@ def result(method, seed, last, best=0.0, epochs=20):
     if method == 'rm':
         train.update(kl=[0.2] * epochs, kl_blind=[0.9] * epochs, consistency=[0.01] * epochs)
     return dict(method=method, seed=seed, fingerprint=f'{method}{seed}', epochs=epochs,
-                test={10: max(best, last - 1), epochs: last}, train=train, hours=0.5)
+                test={10: max(best, last - 1), epochs: last}, train=train, hours=0.5, settings={})
 
 
 @pytest.fixture
@@ -50,8 +50,10 @@ def test_the_table_has_mean_deviation_count_and_difference(results):
 
 
 def test_results_of_different_protocols_do_not_share_a_table(results):
-    with pytest.raises(UserFileError, match='20 and 30 epochs'):
+    with pytest.raises(UserFileError, match='20 epochs and 30 epochs'):
         experiment.table_lines([*results, result('mixup', 0, 1., epochs=30)])
+    with pytest.raises(UserFileError, match=r"20 epochs and 20 epochs \{'optim_wrapper.type'"):
+        experiment.table_lines([*results, dict(result('mixup', 0, 1.), settings={'optim_wrapper.type': 'Other'})])
     with pytest.raises(UserFileError, match='there are no results'):
         experiment.table_lines([])
 

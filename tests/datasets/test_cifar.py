@@ -59,7 +59,7 @@ def test_some_images_of_each_class(folder):
     assert len(images) == len(whole)  # nothing twice, nothing left out
 
 
-@pytest.mark.parametrize('part', [(0, 0), (3, 2), (-1, 2), (0, ), (0., 1.), (0, 11)])
+@pytest.mark.parametrize('part', [250, (0, 0), (3, 2), (-1, 2), (0, ), (0., 1.), (0, 11)])
 def test_a_wrong_part_is_told(folder, part):
     with pytest.raises(UserValueError, match='per_class'):
         build(folder.parent, per_class=part)
