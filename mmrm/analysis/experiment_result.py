@@ -130,6 +130,9 @@ def draw(results: Sequence[dict], foot: Sequence[str] = ()):
               COLOURS[method], label, marker='o')
         _line(loss, *_curves(runs, 'loss'), COLOURS[method], NAMES[method])
     accuracy.set_ylabel('test accuracy (%)')
+    # The first epochs are far below the differences that matter.
+    late = [value for result in results for epoch, value in result['test'].items() if epoch >= result['epochs'] / 4]
+    accuracy.set_ylim(bottom=min(late) - 1)
     accuracy.legend(frameon=False, fontsize=8)
     loss.set_ylabel('training loss (cross entropy)')
     _mechanism(consistency, share, methods)
