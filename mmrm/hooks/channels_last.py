@@ -8,8 +8,7 @@ from mmengine.registry import HOOKS
 class ChannelsLastHook(Hook):
     """Keeps the model's weights channels last; the feature maps follow.
 
-    Results differ by rounding, and where masks are drawn (dropout) by the order of the draws. In mixed precision a step
-    of a slim CIFAR ResNet-18 takes a tenth less on a CPU.
+    Results differ by rounding, and where masks are drawn (dropout) by the order of the draws.
     """
 
     def before_train(self, runner) -> None:  # after the weights were drawn, which is done in the order of the layout
