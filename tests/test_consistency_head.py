@@ -146,10 +146,24 @@ def test_names_of_losses_and_what_is_summed():
     for _ in range(4):
         losses = step(model, batch())
     total, logged = model.parse_losses(losses)
-    assert set(losses) == {'loss', 'loss_consistency', 'rm_kl', 'rm_lambda'}
+    assert set(losses) == {'loss', 'loss_consistency', 'rm_kl', 'rm_kl_blind', 'rm_lambda'}
     assert torch.allclose(total, losses['loss'] + losses['loss_consistency'])
     assert torch.allclose(losses['loss_consistency'], 0.5 * losses['rm_lambda'] * losses['rm_kl'], atol=1e-6)
     assert logged['rm_lambda'] > 0
+
+
+def test_the_blind_kl_is_that_of_the_best_constant_answer():
+    model = classifier(alpha=1.0)
+    for _ in range(4):
+        history = getattr(model.data_preprocessor.batch_augments.augments[0]._history, 'mix', None)
+        losses = step(model, batch())
+    prediction = history.prediction.double()
+    kl = torch.distributions.kl_divergence
+    constants = [prediction.mean(0), torch.full_like(prediction[0], 1 / prediction.shape[1]), prediction[0]]
+    answers = [kl(torch.distributions.Categorical(prediction), torch.distributions.Categorical(constant)).mean()
+               for constant in constants]
+    assert losses['rm_kl_blind'].item() == pytest.approx(answers[0].item(), abs=1e-5)
+    assert answers[0] == min(answers)
 
 
 @pytest.mark.parametrize('args, layers', [(dict(), {'fc', 'fc_roi'}), (dict(share_fc=True), {'fc'}),
