@@ -105,13 +105,13 @@ def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Run:
         raise UserValueError(f'--cfg-options cannot set {", ".join(twice)}: {method} sets it')
     config = find_config(f'configs/{folder}/{CONFIG}.py')
     merged = {**own, **options}
+    cfg = jobs.merged_config(config, merged)
     if PART not in merged:
-        size = jobs.merged_config(config, merged).train_dataloader.dataset.per_class[1]
+        size = cfg.train_dataloader.dataset.per_class[1]
         if (seed + 1) * size > 5000:
             raise UserValueError(f'seed {seed}: every seed has its own {size} images a class, and CIFAR-10 has 5000; '
                                  f'allowed: 0 to {5000 // size - 1}')
-        merged[PART] = [seed * size, (seed + 1) * size]
-    cfg = jobs.merged_config(config, merged)
+        merged[PART] = cfg.train_dataloader.dataset.per_class = [seed * size, (seed + 1) * size]
     return Run(f'{method} seed {seed}', config, merged, seed, root / method / f'seed{seed}',
                int(cfg.train_cfg.max_epochs), ['--device', device], val_interval=int(cfg.train_cfg.val_interval),
                method=method, fingerprint=fingerprint(cfg, seed, options), settings=options)

@@ -215,13 +215,14 @@ def train(run: Run, environment: Optional[dict] = None, started: Callable = lamb
             part = note.with_suffix('.part')
             part.write_text(json.dumps(run.describe(), indent=2) + '\n')
             os.replace(part, note)
+        command = run.command()
         with open(run.work_dir / 'console.log', 'ab') as console:
-            console.write(f'\n$ {shlex.join(run.command())}\n'.encode())
+            console.write(f'\n$ {shlex.join(command)}\n'.encode())
             console.flush()
             begin = console.tell()
             # The lock goes on to the process: should this one be killed, its run is still known to be running.
             process = subprocess.Popen(
-                run.command(), stdout=console, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                command, stdout=console, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 env={**os.environ, **(environment or {})}, pass_fds=[lock.fileno()])
             started(process)
             code = process.wait()
