@@ -206,12 +206,18 @@ def find_path(node: dict, key: str, field: str, required: bool, to_download: boo
         node[key] = path if found == Path(path) else str(found)
 
 
-def downloads(dataset: dict, scope: Optional[str]) -> bool:
-    """Whether a data set fetches itself when it is missing (mmpretrain's CIFAR does)."""
+def dataset_class(dataset: dict, scope: Optional[str]) -> Optional[type]:
+    """The class of a data set's config, None if no registry has it."""
     kind = dataset.get('type')
     if isinstance(kind, str):
         with DATASETS.switch_scope_and_registry(dataset.get('_scope_', scope)) as registry:
             kind = registry.get(kind)
+    return kind
+
+
+def downloads(dataset: dict, scope: Optional[str]) -> bool:
+    """Whether a data set fetches itself when it is missing (mmpretrain's CIFAR does)."""
+    kind = dataset_class(dataset, scope)
     if kind is None:  # the registry's own error comes when it is built
         return False
     parameter = inspect.signature(kind).parameters.get('download')

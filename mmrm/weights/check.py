@@ -6,11 +6,11 @@ from typing import Iterator, List, NamedTuple, Optional, Tuple, Union
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
-from mmengine.registry import DATASETS, MODELS, init_default_scope
+from mmengine.registry import MODELS, init_default_scope
 
 from .. import paths
 from ..errors import UserError
-from ..preflight import datasets, one_line, read_config
+from ..preflight import dataset_class, datasets, one_line, read_config
 from .initializer import StrictPretrained, check_placement
 from .origin import tensor_hash
 
@@ -124,11 +124,7 @@ def _classes(dataset: dict, scope: Optional[str]) -> Optional[tuple]:
     """The classes that a data set declares, None if it finds them in its files."""
     declared = (dataset.get('metainfo') or {}).get('classes')
     if declared is None:
-        kind = dataset.get('type')
-        if isinstance(kind, str):
-            with DATASETS.switch_scope_and_registry(dataset.get('_scope_', scope)) as registry:
-                kind = registry.get(kind)
-        declared = (getattr(kind, 'METAINFO', None) or {}).get('classes')
+        declared = (getattr(dataset_class(dataset, scope), 'METAINFO', None) or {}).get('classes')
     return tuple(declared) if isinstance(declared, (list, tuple)) else None
 
 
@@ -137,7 +133,7 @@ def _check_data(cfg: Config, report: Report) -> None:
         loader = cfg.get(f'{part}_dataloader') or {}
         wanted = []
         for dataset, _ in datasets(loader.get('dataset')):
-            wanted += _paths_of(dataset)
+            wanted += _paths_of(dataset, cfg.get('default_scope'))
         metrics = cfg.get(f'{part}_evaluator') or []
         for metric in metrics if isinstance(metrics, (list, tuple)) else [metrics]:
             if metric.get('ann_file'):
@@ -151,13 +147,13 @@ def _check_data(cfg: Config, report: Report) -> None:
             report.facts.append(f'{part:5} data  {there} of {len(wanted)} paths are there: {", ".join(wanted)}')
 
 
-def _paths_of(dataset: dict) -> list:
+def _paths_of(dataset: dict, scope: Optional[str]) -> list:
     """The folders and files that a data set's config names, joined as its class will."""
     root = dataset.get('data_root') or ''
     prefix = dataset.get('data_prefix')
     names = [name for name in (prefix.values() if isinstance(prefix, dict) else [prefix]) if name]
-    if dataset.get('split') and not names:  # mmpretrain's ImageNet
-        names = [dataset['split']]
+    if dataset.get('split') and not names:  # mmpretrain's CIFAR has a folder for all splits, its ImageNet one for each
+        names = [getattr(dataset_class(dataset, scope), 'base_folder', dataset['split'])]
     names += [dataset['ann_file']] if dataset.get('ann_file') else []
     return [Path(root) / name for name in names] or ([root] if root else [])
 

@@ -72,6 +72,17 @@ def test_stuff_maps_are_looked_for_only_where_they_are_used(ready, world, tmp_pa
     assert len(with_maps.problems) == 1 and 'stuffthingmaps' in with_maps.problems[0]
 
 
+def test_data_that_is_not_there_is_told_by_the_folder_its_class_reads(tmp_path, monkeypatch):
+    monkeypatch.setenv('MMRM_DATA', str(tmp_path))
+    for data, folder, part in (('cifar10', 'cifar10/cifar-10-batches-py', 'test data'),
+                               ('cifar100', 'cifar100/cifar-100-python', 'train data'),
+                               ('in1k', 'imagenet/val', 'val data')):
+        name = f'rm/resnet18_2xb64_{data}.py' if 'cifar' in data else 'rm/resnet50_8xb64_in1k.py'
+        assert f'{part}: not there: {tmp_path / folder}' in check(name).problems
+        (tmp_path / folder).mkdir(parents=True)
+        assert part not in '\n'.join(check(name).problems)
+
+
 def test_the_lenient_way_is_a_problem(ready, tmp_path, resnet50):
     config = tmp_path / 'mine.py'
     config.write_text(f"_base_ = ['{mmrm.paths.shipped() / 'configs' / CELL}']\n"
