@@ -13,7 +13,8 @@ import argparse  # noqa: E402
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--work-dir', help='folder for everything the demo writes (default: work_dirs/demo)')
+    parser.add_argument('--work-dir', help='folder for everything the demo writes (default: work_dirs/demo, '
+                        'or work_dirs/demo-quick)')
     parser.add_argument('--jobs', type=int, help='processes at once, one core each (default: all cores, at most 4)')
     parser.add_argument('--quick', action='store_true', help='a tiny world and one epoch each; learns nothing')
     return parser.parse_args()
