@@ -25,6 +25,8 @@ def add_mim_files() -> None:
     if {'egg_info', 'clean', 'dist_info'} >= set(sys.argv[1:2]):
         return
     mim = ROOT / 'mmrm' / '.mim'
+    if not (ROOT / 'configs').exists() and mim.exists():  # an unpacked source distribution has them there only
+        return
     if mim.exists():
         shutil.rmtree(mim)
     mim.mkdir()

@@ -24,11 +24,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from . import logs, paths
-from .analysis.files import write_text
 from .datasets.world import CLASSES, VERSION, make_world
 from .errors import UserError, UserFileError, UserValueError
 from .jobs import clock
 from .version import __version__
+from .writing import write_text
 
 # Of a size that lets every network learn within the schedules of configs/demo.
 WORLD = dict(seed=0, classification=(1600, 400), scenes=(320, 100))

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
 from . import jobs
-from .analysis.files import write_text
 from .analysis.runs import read_run
 from .errors import UserFileError, UserValueError
 from .paths import find_config, home
+from .writing import write_text
 
 CONFIG = 'resnet18-w16_1xb64_cifar10-250'
 PART = 'train_dataloader.dataset.per_class'

@@ -19,7 +19,7 @@ from mmengine.device import get_device
 from mmengine.device import utils as device_utils
 from mmengine.registry import DATASETS, OPTIMIZERS
 
-from . import paths
+from . import paths, writing
 from .errors import UserError, UserFileError, UserValueError
 from .optim_wrapper import bfloat16_is_fast
 from .runner import RANK_VARIABLES, Runner
@@ -250,10 +250,7 @@ def check_out(out: str, overwrite: bool) -> None:
     path = Path(out)
     if path.suffix not in ('.json', '.pkl', '.pickle'):
         raise UserValueError(f'--out {out}: the name must end in .json (metrics) or .pkl (predictions).')
-    if path.is_dir():
-        raise UserFileError(f'--out {out} is a folder.')
-    if path.exists() and not overwrite:
-        raise UserFileError(f'--out {out} exists; choose another name or add --overwrite.')
+    writing.check_out(path, overwrite)
     check_work_dir(str(path.absolute().parent))
 
 

@@ -14,15 +14,24 @@ pytestmark = pytest.mark.skipif(not in_checkout(), reason='needs the source tree
 
 
 @pytest.fixture(scope='module')
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('wheel')
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('source')
     for name in ('setup.py', 'pyproject.toml', 'MANIFEST.in', 'README.md', 'model-index.yml'):
         shutil.copy(shipped() / name, folder)
     for name in ('mmrm', 'configs', 'tools', 'requirements'):
         shutil.copytree(shipped() / name, folder / name, ignore=shutil.ignore_patterns('__pycache__', '.mim'))
+    return folder
+
+
+def build_wheel(folder):
     subprocess.run([sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '--no-build-isolation', '-w', 'out', '.'],
                    cwd=folder, check=True, capture_output=True)
     return zipfile.ZipFile(next((folder / 'out').glob('*.whl')))
+
+
+@pytest.fixture(scope='module')
+def wheel(source):
+    return build_wheel(source)
 
 
 def test_configs_and_tools_ship_in_the_wheel(wheel):
@@ -32,6 +41,14 @@ def test_configs_and_tools_ship_in_the_wheel(wheel):
             if path.is_file() and '__pycache__' not in path.parts:
                 assert f'mmrm/.mim/{path.relative_to(shipped()).as_posix()}' in names
     assert 'mmrm/.mim/model-index.yml' in names
+
+
+def test_a_source_distribution_makes_the_same_wheel(source, wheel, tmp_path):
+    subprocess.run([sys.executable, 'setup.py', '-q', 'sdist', '--dist-dir', str(tmp_path)], cwd=source, check=True,
+                   capture_output=True)
+    shutil.unpack_archive(next(tmp_path.glob('*.tar.gz')), tmp_path)
+    again = build_wheel(tmp_path / f'mmrm-{__version__}')
+    assert sorted(again.namelist()) == sorted(wheel.namelist())
 
 
 def test_the_stacks_are_extras(wheel):

@@ -7,9 +7,9 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs withou
 
 from mmrm.analysis import classifiers, figures, grids, scale_sensitivity  # noqa: E402
 from mmrm.analysis.efficiency import choose_device  # noqa: E402
-from mmrm.analysis.files import check_out, write_text  # noqa: E402
 from mmrm.errors import cli  # noqa: E402
 from mmrm.launch import Parser, natural, positive  # noqa: E402
+from mmrm.writing import check_out, write_text  # noqa: E402
 
 
 @cli

@@ -6,10 +6,10 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
 from mmrm.analysis import grids, tables  # noqa: E402
-from mmrm.analysis.files import check_out, write_text  # noqa: E402
 from mmrm.errors import cli  # noqa: E402
 from mmrm.launch import Parser  # noqa: E402
 from mmrm.paths import home  # noqa: E402
+from mmrm.writing import check_out, write_text  # noqa: E402
 
 
 @cli

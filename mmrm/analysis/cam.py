@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..errors import UserError, UserFileError, UserValueError
+from ..preflight import type_name
 from . import classifiers, figures
 from .classifiers import Trained
 from .mixed_batches import recursive_mix_of
@@ -172,7 +173,7 @@ def read_image(file: Union[str, Path], trained: Trained) -> np.ndarray:
         raise UserFileError(f'image {file} does not exist.')
     classifiers.scope(trained.cfg)
     steps = classifiers.pipeline_of(trained.cfg, 'test') if trained.cfg.get('test_dataloader') else []
-    from_files = any(str(step['type']).endswith('LoadImageFromFile') for step in steps)
+    from_files = any(type_name(step) == 'LoadImageFromFile' for step in steps)
     load = [] if from_files else [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
     try:
         data = Compose([TRANSFORMS.build(dict(step)) for step in (steps if from_files else load)])(
@@ -207,6 +208,7 @@ def mixed_subjects(trained: Trained, images: int = 3, iterations: int = 4, seed:
                 raise UserValueError(f'the test images differ in size ({sizes}): crop them in the test pipeline.')
             pixels = torch.stack(batch['inputs']).float()
             mixed, scores = augment(pixels, classifiers.soft_labels(batch['data_samples'], number))
+            augment.take_mix()  # nobody has to answer it
     subjects = []
     for index in range(images):
         order = [int(each) for each in scores[index].argsort(descending=True)[:most] if scores[index, each] >= least]

@@ -9,6 +9,7 @@ from mmengine.registry import OPTIMIZERS
 from mmpretrain.structures import DataSample
 
 from ..errors import UserValueError
+from ..preflight import type_name
 from . import classifiers
 from .memory import peak_memory
 from .published import METRICS, TABLES
@@ -44,18 +45,13 @@ class Cost(NamedTuple):
 def image_size(cfg: Config) -> Tuple[int, int]:
     """Height and width of the training images, as the last cropping or resizing transform of the pipeline says."""
     for step in reversed(classifiers.pipeline_of(cfg, 'train') if cfg.get('train_dataloader') else []):
-        value = step.get('crop_size', step.get('scale') if 'Crop' in str(step.get('type')) else None)
+        value = step.get('crop_size', step.get('scale') if 'Crop' in type_name(step) else None)
         if isinstance(value, int):
             return value, value
         if isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(side, int) for side in value):
             return value[0], value[1]
     raise UserValueError(f'config {cfg.filename}: the size of its training images cannot be told from its pipeline; '
                          'give it: --size PIXELS')
-
-
-def build(cfg: Config) -> torch.nn.Module:
-    """The classifier of a config."""
-    return classifiers.build_model(cfg)
 
 
 def parameters(model: torch.nn.Module) -> Tuple[int, int]:
@@ -85,7 +81,7 @@ def random_batch(number: int, size: Tuple[int, int], classes: int) -> dict:
 
 def stepper(cfg: Config, batch: int, size: Tuple[int, int], device: str = 'cpu'):
     """A function that trains one step of a config on noise, as mmengine's loop does."""
-    model = build(cfg).to(device).train()
+    model = classifiers.build_model(cfg).to(device).train()
     wrapper = build_optim_wrapper(model, {'type': 'OptimWrapper', **cfg.get('optim_wrapper', _SGD)})
     data = random_batch(batch, size, classifiers.number_of_classes(cfg))
 
@@ -104,7 +100,7 @@ def step_memory(cfg: Config, batch: int, size: Tuple[int, int], device: str = 'c
     """Peak bytes of a training step: the allocator's own count on CUDA, a count on fake tensors on the CPU."""
     if device == 'cpu':
         settings = dict(cfg.get('optim_wrapper', _SGD).get('optimizer'))
-        return peak_memory(build(cfg), batch, size, classifiers.number_of_classes(cfg),
+        return peak_memory(classifiers.build_model(cfg), batch, size, classifiers.number_of_classes(cfg),
                            lambda values: OPTIMIZERS.build(dict(settings, params=list(values))))
     step = stepper(cfg, batch, size, device)
     step(), step()
@@ -143,7 +139,7 @@ def measure(configs: Sequence[str] = CONFIGS,
     costs, steps = {}, {}
     with classifiers.seeded(seed):
         for name, cfg in cfgs.items():
-            model = build(cfg)
+            model = classifiers.build_model(cfg)
             counted = batch or (cfg.get('train_dataloader') or {}).get('batch_size') or 64
             costs[name] = Cost(name, None, flops(model, sizes[name]), *parameters(model))
             del model

@@ -18,6 +18,7 @@ NAMES = {'baseline': 'baseline', 'mixup': 'Mixup', 'cutmix': 'CutMix', 'rm-omega
 COLOURS = {**{key: figures.COLOURS.get(name) for key, name in NAMES.items()}, 'rm-omega0': '#009E73'}
 HEADERS = ('method', 'n', 'last epoch', 'to baseline, 95 % interval', 'best epoch', 'to baseline', 'last training loss',
            'hours a run')
+FOLLOW_UP_HEADERS = ('follow-up', 'method', 'seeds', 'last epoch', 'to the protocol', 'to CutMix', 'last training loss')
 
 
 class Difference(NamedTuple):
@@ -73,12 +74,36 @@ def table_lines(results: Sequence[dict]) -> List[List[str]]:
     lines = []
     for method, runs in methods.items():
         others = methods.get('baseline', {}) if method != 'baseline' else {}
-        loss = statistics.fmean(result['train']['loss'][-1] for result in runs.values())
         hours = statistics.fmean(result['hours'] for result in runs.values())
         lines.append([
             NAMES[method], _count(method, runs), _spread(map(last, runs.values())),
             _difference_text(difference(runs, others)), _spread(map(best, runs.values())),
-            _difference_text(difference(runs, others, best)), f'{loss:.3f}', f'{hours:.2f}'])
+            _difference_text(difference(runs, others, best)), _last_loss(runs), f'{hours:.2f}'])
+    return lines
+
+
+def follow_up_lines(results: Sequence[dict], follow_ups: Dict[str, Sequence[dict]]) -> List[List[str]]:
+    """A line of texts under :data:`FOLLOW_UP_HEADERS` for each method of each follow-up.
+
+    Args:
+        results (Sequence[dict]): Those of the protocol, with which every method is compared seed by seed.
+        follow_ups (Dict[str, Sequence[dict]]): Name -> results, all under the same other settings. CutMix is compared
+            with where it is among them.
+
+    Raises:
+        UserFileError: If one has no settings of its own.
+    """
+    protocol, lines = by_method(results), []
+    for name, found in follow_ups.items():
+        methods = by_method(found)
+        if not found[0]['settings']:
+            raise UserFileError(f'the results of {name} have no settings of their own; they are no follow-up')
+        for method, runs in methods.items():
+            rivals = methods.get('cutmix', {}) if method != 'cutmix' else {}
+            lines.append([
+                name, NAMES[method], ', '.join(map(str, sorted(runs))), _spread(map(last, runs.values())),
+                _difference_text(difference(runs, protocol.get(method, {}))),
+                _difference_text(difference(runs, rivals)), _last_loss(runs)])
     return lines
 
 
@@ -96,6 +121,10 @@ def comparisons(results: Sequence[dict]) -> List[str]:
 def _count(method: str, runs: dict) -> str:
     planned = METHODS[method].seeds
     return str(len(runs)) if len(runs) >= planned else f'{len(runs)} of {planned}'
+
+
+def _last_loss(runs: Dict[int, dict]) -> str:
+    return f'{statistics.fmean(result["train"]["loss"][-1] for result in runs.values()):.3f}'
 
 
 def _spread(values) -> str:

@@ -1,5 +1,4 @@
 """What all figures share: colours that colour-blind readers tell apart, images back from network inputs, saving."""
-import io
 from pathlib import Path
 from typing import List, Optional, Sequence, Union
 
@@ -7,13 +6,15 @@ import numpy as np
 import torch
 
 from ..errors import UserValueError
-from .files import PICTURES, check_out, write_bytes
+from ..preflight import type_name
+from ..writing import check_out, whole
 
 # Okabe and Ito's palette, black last.
 PALETTE = ('#0072B2', '#E69F00', '#009E73', '#D55E00', '#CC79A7', '#56B4E9', '#F0E442', '#000000')
 COLOURS = {'baseline': '#000000', 'Mixup': '#56B4E9', 'CutMix': '#E69F00', 'RM': '#0072B2'}
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*')
 DPI = 100
+PICTURES = ('.png', '.svg', '.pdf')
 
 
 def new_figure(width: float, height: float, images: bool = False):
@@ -25,18 +26,19 @@ def new_figure(width: float, height: float, images: bool = False):
 
 
 def check_picture(path: Union[str, Path], overwrite: bool = False) -> Path:
-    """:func:`~mmrm.analysis.files.check_out` for a picture: PNG, SVG or PDF."""
+    """:func:`~mmrm.writing.check_out` for a picture: PNG, SVG or PDF."""
     return check_out(path, overwrite, PICTURES)
 
 
 def save(figure, path: Union[str, Path], overwrite: bool = False) -> Path:
     """Write a figure as PNG, SVG or PDF, by the ending of ``path``."""
+    import matplotlib
     path = check_picture(path, overwrite)
-    data = io.BytesIO()
-    # Dates out, so that the same figure is the same file.
-    metadata = {'.svg': {'Date': None}, '.pdf': {'CreationDate': None}}.get(path.suffix.lower())
-    figure.savefig(data, format=path.suffix.lower()[1:], metadata=metadata)
-    return write_bytes(path, data.getvalue(), overwrite)
+    # No dates and no random names, so that the same figure is the same file.
+    metadata = {'.svg': {'Date': None}, '.pdf': {'CreationDate': None}}.get(path.suffix)
+    with whole(path, overwrite) as part, matplotlib.rc_context({'svg.hashsalt': 'mmrm'}):
+        figure.savefig(part, format=path.suffix[1:], metadata=metadata)
+    return path
 
 
 def to_array(figure) -> np.ndarray:
@@ -57,7 +59,7 @@ def channel_order(preprocessor, pipeline: Sequence[dict] = ()) -> str:
         preprocessor (ClsDataPreprocessor): The model's.
         pipeline (Sequence[dict]): The data set's.
     """
-    from_files = any(str(step.get('type', '')).endswith('LoadImageFromFile') for step in pipeline)
+    from_files = any(type_name(step) == 'LoadImageFromFile' for step in pipeline)
     return 'bgr' if from_files != bool(getattr(preprocessor, 'to_rgb', False)) else 'rgb'
 
 

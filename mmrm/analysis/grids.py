@@ -61,7 +61,8 @@ def _csv(headers: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence
     return out.getvalue().splitlines()
 
 
-_ESCAPES = {'\\': r'\textbackslash{}', '%': r'\%', '#': r'\#', '_': r'\_', '&': r'\&', '$': r'\$', '±': r'$\pm$'}
+_ESCAPES = {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '±': r'$\pm$',
+            'α': r'$\alpha$', 'λ': r'$\lambda$', 'ω': r'$\omega$', **{char: f'\\{char}' for char in '%#_&${}'}}
 
 
 def _tex(text: str) -> str:

@@ -7,6 +7,7 @@ from mmengine.config import Config
 from mmpretrain.registry import BATCH_AUGMENTS
 
 from ..errors import UserValueError
+from ..preflight import type_name
 from ..recursive_mix import Box, RecursiveMix
 from . import classifiers, figures
 
@@ -40,7 +41,7 @@ def recursive_mix_of(cfg: Config) -> Tuple[RecursiveMix, bool]:
     """The RecursiveMix of a config, new and empty, and whether the config has one; its defaults otherwise."""
     augments = ((cfg.model.get('data_preprocessor') or {}).get('batch_augments') or {}).get('augments') or []
     for augment in augments if isinstance(augments, (list, tuple)) else [augments]:
-        if str(augment.get('type', '')).rpartition('.')[2] == 'RecursiveMix' and augment.get('history', True):
+        if type_name(augment) == 'RecursiveMix' and augment.get('history', True):
             return BATCH_AUGMENTS.build(dict(augment)), True
     return RecursiveMix(), False
 

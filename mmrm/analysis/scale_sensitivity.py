@@ -89,6 +89,8 @@ def load_images(trained: Trained, number: int, seed: int = 0) -> Tuple[torch.Ten
     """Test images of a checkpoint's config before normalisation, uint8 ``(N, C, H, W)``, and their labels."""
     cfg = classifiers.load_config(trained.cfg.filename, part='test')
     dataset = classifiers.build_dataset(cfg, 'test')
+    if number > len(dataset):
+        raise UserValueError(f'{number} images from a data set of {len(dataset)}: allowed are 1 to {len(dataset)}.')
     chosen = np.random.RandomState(seed).permutation(len(dataset))[:number]
     images, labels = [], []
     for index in chosen:

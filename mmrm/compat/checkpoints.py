@@ -125,9 +125,11 @@ def apply() -> None:
 
     @functools.wraps(inner)
     def load_checkpoint(cls, filename, *args, **kwargs):
-        from mmrm.weights.files import check_file, refusal
+        from mmrm.weights.files import check_file, read_checkpoint, refusal
         if os.path.isfile(os.path.expanduser(filename)):
             check_file(filename)
+            if str(filename).endswith('.safetensors'):  # not every torch reads it
+                return read_checkpoint(filename)
         try:
             with weights_only():
                 return inner(cls, filename, *args, **kwargs)

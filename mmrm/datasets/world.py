@@ -25,6 +25,7 @@ import cv2
 import numpy as np
 
 from ..errors import UserFileError, UserTypeError, UserValueError
+from ..writing import umask
 
 # Counts in world.json; a change of what is drawn is a new version.
 VERSION = 1
@@ -387,7 +388,7 @@ def make_world(root: Union[str, Path],
             _write_classification(temporary, seed, split, images, image_size)
             _write_scenes(temporary, seed, split, places, *scene_size)
         (temporary / 'world.json').write_text(json.dumps(stamp))
-        temporary.chmod(0o777 & ~_umask())
+        temporary.chmod(0o777 & ~umask())
         os.rename(temporary, root)
     except OSError as error:
         # Another process may have been faster.
@@ -397,12 +398,6 @@ def make_world(root: Union[str, Path],
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
     return root
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _is_made(root: Path, stamp: dict) -> bool:

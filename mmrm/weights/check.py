@@ -11,7 +11,7 @@ from mmengine.registry import MODELS, init_default_scope
 from .. import paths
 from ..errors import UserError
 from ..preflight import dataset_class, datasets, one_line, read_config
-from .initializer import StrictPretrained, check_placement
+from .initializer import StrictPretrained, check_placement, strict_parts
 from .origin import tensor_hash
 
 
@@ -68,29 +68,28 @@ def _check_model(cfg: Config, report: Report) -> None:
 
 
 def _check_weights(model: BaseModule, report: Report) -> None:
-    init_cfg = getattr(model, 'init_cfg', None)
-    configs = [init_cfg] if isinstance(init_cfg, dict) else init_cfg or []
-    strict = [config for config in configs if config.get('type') in ('StrictPretrained', StrictPretrained)]
-    if not strict:
-        lenient = [name or 'model' for name, module in model.named_modules()
-                   if 'checkpoint' in str(getattr(module, 'init_cfg', None) or '')]
-        if lenient:
-            report.problems.append(f'weights: {", ".join(lenient)} loads leniently, only warning of what does not fit. '
-                                   'Use StrictPretrained in model.init_cfg')
-        else:
-            report.facts.append('weights     from scratch')
-        return
-    for config in strict:
-        arguments = {key: value for key, value in config.items() if key != 'type'}
-        loaded = StrictPretrained(**arguments)(model)
-        report.facts.append(f'weights     {loaded}')
+    strict = list(strict_parts(model))
+    lenient = [name or 'model' for name, module in model.named_modules()
+               if 'checkpoint' in str(getattr(module, 'init_cfg', None) or '')
+               and all(module is not part for _, part, _ in strict)]
+    if lenient:
+        report.problems.append(f'weights: {", ".join(lenient)} loads leniently, only warning of what does not fit. '
+                               'Use StrictPretrained in model.init_cfg')
+    elif not strict:
+        report.facts.append('weights     from scratch')
+    filled = []
+    for _, module, config in strict:
+        initializer = StrictPretrained(**{key: value for key, value in config.items() if key != 'type'})
+        filled.append((getattr(module, initializer.module, module), initializer(module)))
+        report.facts.append(f'weights     {filled[-1][1]}')
     # As the runner does it: whatever else initialises, the backbone must still be the file's.
     model.init_weights()
-    backbone = getattr(model, config.get('module', 'backbone'))
-    if tensor_hash(backbone.state_dict()) != loaded.sha256:
-        report.problems.append('weights: the backbone differs from the file after the model was initialised')
-    else:
-        report.facts.append(f'            all {loaded.tensors} tensors of the backbone equal the file\'s, bit for bit')
+    for backbone, loaded in filled:
+        if tensor_hash(backbone.state_dict()) != loaded.sha256:
+            report.problems.append('weights: the backbone differs from the file after the model was initialised')
+        else:
+            report.facts.append(f'            all {loaded.tensors} tensors of the backbone equal the file\'s, bit for '
+                                'bit')
 
 
 def _check_classes(cfg: Config, report: Report) -> None:

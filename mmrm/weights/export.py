@@ -1,8 +1,6 @@
 """Weights out: a backbone for mmdet and mmseg, a classifier without RecursiveMix's extra layer for other libraries."""
 import importlib
 import json
-import os
-import tempfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Optional, Union
@@ -10,6 +8,7 @@ from typing import Optional, Union
 import torch
 
 from ..errors import UserFileError, UserValueError
+from ..writing import check_out, whole
 from .initializer import find_checkpoint
 from .layouts import COUNTER, Network, StateDict, describe, identify, listed, pvt_to_timm, split
 from .origin import origin, read_weights
@@ -18,25 +17,39 @@ LAYOUTS = ('mmpretrain', 'torchvision', 'timm')
 SUFFIXES = ('.pth', '.pt', '.safetensors')
 
 
-def export_backbone(checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool = False) -> dict:
+def export_backbone(checkpoint: Union[str, Path],
+                    out: Union[str, Path],
+                    overwrite: bool = False,
+                    prefix: Optional[str] = None) -> dict:
     """Write the backbone of a checkpoint alone, under bare mmpretrain names, for mmdet and mmseg.
 
     Args:
         checkpoint (str | Path): A file or a run's folder, of any layout that :func:`~mmrm.weights.layouts.split` knows.
         out (str | Path): ``.pth`` (``{'state_dict', 'meta'}``) or ``.safetensors``.
         overwrite (bool): Whether an existing ``out`` may be replaced. Defaults to False.
+        prefix (str, optional): What the backbone's names begin with in the file. Defaults to None: found out.
 
     Returns:
         dict: What was written into ``meta``.
     """
     source, out = source_and_out(checkpoint, out, overwrite)
     weights = read_weights(source)
-    network = split(weights.tensors)
+    network = split(weights.tensors, prefix)
     if not network.backbone:
-        raise UserFileError(f'{source} has no backbone in it: {listed([*network.head, *network.others])}')
-    verify(network.backbone, str(source))
+        where = f' behind the prefix {prefix!r}' if prefix else ''
+        raise UserFileError(f'{source} has no backbone in it{where}: {listed([*network.head, *network.others])}')
+    if verify(network.backbone, str(source)) is None:
+        _check_prefix(network.backbone, source)
     content = f'backbone, {describe(network.backbone).removeprefix("a ")}'
     return save(network.backbone, out, dict(origin(weights, network.backbone), content=content), overwrite)
+
+
+def _check_prefix(backbone: StateDict, source: Path) -> None:
+    """Raise if the tensors are a whole model's, its backbone behind a prefix that is not known here."""
+    prefixes = sorted({key.partition('.backbone.')[0] + '.backbone.' for key in backbone if '.backbone.' in key})
+    if prefixes:
+        raise UserFileError(f'{source} has its backbone behind a prefix: give prefix={prefixes[0]!r} (--prefix).'
+                            + (f' There are others: {listed(prefixes[1:])}' if prefixes[1:] else ''))
 
 
 def export_classifier(checkpoint: Union[str, Path],
@@ -141,29 +154,12 @@ def _load(model: torch.nn.Module, state_dict: StateDict, source: str, what: str)
 
 
 def source_and_out(checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool) -> tuple:
-    """The file to read (:func:`~mmrm.weights.find_checkpoint`) and the file to write (:func:`check_out`)."""
-    out = check_out(out, overwrite)
+    """The file to read (:func:`~mmrm.weights.find_checkpoint`) and the file to write, both checked."""
+    out = check_out(out, overwrite, SUFFIXES)
     source = find_checkpoint(checkpoint)
     if out.exists() and out.samefile(source):
         raise UserFileError(f'{out} is the file to read: it is never replaced. Choose another name.')
     return source, out
-
-
-def check_out(out: Union[str, Path], overwrite: bool = False) -> Path:
-    """Check where to write before any work is done.
-
-    Raises:
-        UserFileError: If ``out`` exists and may not be replaced, or is a folder.
-        UserValueError: If its suffix is none of ``.pth``, ``.pt``, ``.safetensors``.
-    """
-    out = Path(out).expanduser()
-    if out.is_dir():
-        raise UserFileError(f'{out} is a folder: name the file to write.')
-    if out.suffix not in SUFFIXES:
-        raise UserValueError(f'{out}: the file to write must end in {", ".join(SUFFIXES)}.')
-    if out.exists() and not overwrite:
-        raise UserFileError(f'{out} exists and is left as it is. Choose another name, or give --overwrite.')
-    return out
 
 
 def save(state_dict: StateDict, out: Path, meta: dict, overwrite: bool = False, bare: bool = False) -> dict:
@@ -183,33 +179,16 @@ def save(state_dict: StateDict, out: Path, meta: dict, overwrite: bool = False, 
     # Own storages, so that no view drags the rest of a checkpoint along.
     tensors = OrderedDict((key, value.detach().cpu().clone(memory_format=torch.contiguous_format))
                           for key, value in state_dict.items())
-    temporary = None
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f'.{out.name}.', dir=out.parent)
-        os.close(handle)
-        if out.suffix == '.safetensors':
-            from safetensors.torch import save_file
-            save_file(tensors, temporary, metadata=dict(format='pt', meta=json.dumps(meta)))
-        elif bare:
-            tensors.meta = meta
-            torch.save(tensors, temporary)
-        else:
-            torch.save(dict(meta=meta, state_dict=tensors), temporary)
-        os.chmod(temporary, 0o666 & ~_umask())
-        check_out(out, overwrite)  # it may have appeared in the meantime
-        os.replace(temporary, out)
-    except (OSError, RuntimeError) as error:
-        if isinstance(error, UserFileError):
-            raise
-        raise UserFileError(f'{out} could not be written: {error}') from error
-    finally:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
+    with whole(out, overwrite) as part:
+        try:
+            if out.suffix == '.safetensors':
+                from safetensors.torch import save_file
+                save_file(tensors, part, metadata=dict(format='pt', meta=json.dumps(meta)))
+            elif bare:
+                tensors.meta = meta
+                torch.save(tensors, part)
+            else:
+                torch.save(dict(meta=meta, state_dict=tensors), part)
+        except Exception as error:  # a full disk is a RuntimeError of torch's and a SafetensorError
+            raise UserFileError(f'{out} could not be written: {error}') from error
     return meta
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -3,7 +3,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple, Optional, Sequence, Union
+from typing import Iterator, NamedTuple, Optional, Sequence, Tuple, Union
 from urllib.error import URLError
 from urllib.parse import urlparse
 
@@ -106,7 +106,7 @@ def download(address: str, hint: str = '') -> Path:
     else:
         raise UserFileError(f'{address}: {scheme}:// is not supported; a path, torchvision:// and http(s):// are.')
     name = Path(urlparse(url).path).name
-    stamp = re.search(r'-([a-f0-9]{8,})\.', name)
+    stamp = re.search(r'-(?=[0-9]*[a-f])([a-f0-9]{8,})\.', name)  # a hash; digits alone are a date
     if not stamp:  # two addresses may end in the same name
         name = f'{hashlib.sha256(url.encode()).hexdigest()[:8]}_{name}'
     file = Path(torch.hub.get_dir()) / 'checkpoints' / name
@@ -260,13 +260,20 @@ def check_placement(model: torch.nn.Module) -> None:
     Raises:
         UserValueError: For a backbone such as mmdet's PVT, which reads its own ``init_cfg`` and loads leniently.
     """
+    for name, module, _ in strict_parts(model):
+        if _has_own_way(module):
+            raise UserValueError(
+                f'StrictPretrained is in the init_cfg of {type(module).__name__}, which loads in its own way and '
+                f'would not run it: move it to model.init_cfg and set model.{name or "backbone"}.init_cfg=None.')
+
+
+def strict_parts(model: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Module, dict]]:
+    """The modules of a model with ``StrictPretrained`` in their ``init_cfg``: name, module, config."""
     for name, module in model.named_modules():
         configs = getattr(module, 'init_cfg', None)
         for config in [configs] if isinstance(configs, dict) else configs or []:
-            if config.get('type') in ('StrictPretrained', StrictPretrained) and _has_own_way(module):
-                raise UserValueError(
-                    f'StrictPretrained is in the init_cfg of {type(module).__name__}, which loads in its own way and '
-                    f'would not run it: move it to model.init_cfg and set model.{name or "backbone"}.init_cfg=None.')
+            if config.get('type') in ('StrictPretrained', StrictPretrained):
+                yield name, module, config
 
 
 def _has_own_way(module: torch.nn.Module) -> bool:

@@ -22,8 +22,8 @@ HEADS = {
     'head.fc.': 'fc.',
     'head.': 'fc.',
 }
-# Added to names by wrappers (DDP, torch.compile), wherever they stand.
-WRAPPERS = re.compile(r'(?:^module\.)|(?:(?<![^.])_orig_mod\.)')
+# Added to names by wrappers: DDP's and torch.compile's before all of it, in any order, torch.compile's also inside.
+WRAPPERS = re.compile(r'^(?:(?:module|_orig_mod)\.)+|(?<=\.)_orig_mod\.')
 COUNTER = 'num_batches_tracked'
 
 

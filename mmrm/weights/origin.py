@@ -72,7 +72,11 @@ def meta_of(checkpoint: Any, file: Path) -> dict:
     if file.suffix == '.safetensors':
         from safetensors import safe_open
         with safe_open(str(file), 'pt') as opened:
-            meta = json.loads((opened.metadata() or {}).get('meta', '{}'))
+            note = (opened.metadata() or {}).get('meta', '{}')
+        try:
+            meta = json.loads(note)
+        except ValueError:  # another program's
+            meta = None
     elif isinstance(checkpoint, Mapping) and isinstance(checkpoint.get('meta'), Mapping):
         meta = checkpoint['meta']
     else:

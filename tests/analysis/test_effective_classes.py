@@ -52,6 +52,11 @@ def test_runs_are_repeatable_and_apart():
     assert len({tuple(run) for run in first['RM'].runs}) == 3
 
 
+def test_nothing_is_said_of_a_consistency_loss_that_nobody_asked_for(recwarn):
+    effective.effective_classes({'RM': effective.METHODS['RM']}, iterations=5, size=32, batch=2)
+    assert not [warning for warning in recwarn if 'consistency' in str(warning.message)]
+
+
 def test_bad_arguments_are_named():
     with pytest.raises(UserValueError, match='runs=0 must be 1 or more'):
         effective.effective_classes(runs=0)

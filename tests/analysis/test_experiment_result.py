@@ -58,6 +58,20 @@ def test_results_of_different_protocols_do_not_share_a_table(results):
         experiment.table_lines([])
 
 
+def test_a_follow_up_stands_beside_the_same_seeds_of_the_protocol(results):
+    longer = [dict(each, settings={'a.b': 1}) for each in (
+        result('rm', 1, 64.0, epochs=40), result('rm', 2, 63.0, epochs=40), result('cutmix', 2, 62.5, epochs=40))]
+    rows = experiment.follow_up_lines(results, {'longer': longer})
+    assert len(rows[0]) == len(experiment.FOLLOW_UP_HEADERS)
+    # CutMix has no seed 2 in the protocol; RM has both, and CutMix beside it in one.
+    assert rows[0] == ['longer', 'CutMix', '2', '62.50', '', '', '0.100']
+    expected = ttest_rel([64.0, 63.0], RM[1:3]).confidence_interval(0.95)
+    assert rows[1] == ['longer', 'RM', '1, 2', '63.50 ± 0.71',
+                       f'+1.15 ({expected.low:+.2f} to {expected.high:+.2f})', '+0.50', '0.100']
+    with pytest.raises(UserFileError, match='same have no settings of their own'):
+        experiment.follow_up_lines(results, {'same': results[:1]})
+
+
 def test_expected_lambda_is_that_of_the_clipped_boxes():
     # A box of side r around a uniform centre keeps, on each axis, r - r^2 / 4 of the image in the mean.
     side = np.sqrt(np.linspace(0, 0.5, 10001))
@@ -105,5 +119,18 @@ def test_the_tool_prints_writes_and_draws_and_overwrites_nothing(results, tmp_pa
     assert (tmp_path / 't.md').read_text().startswith('| method | n |')
     code, printed = tool(path, '--out', tmp_path / 't.md')
     assert code == 2 and 'exists and is left as it is' in printed
-    code, printed = tool(tmp_path / 'none.jsonl')
-    assert code == 2 and 'no file of results' in printed
+    for words in ((tmp_path / 'none.jsonl',), (path, '--follow-ups', path, tmp_path / 'none.jsonl')):
+        code, printed = tool(*words)
+        assert code == 2 and f'no file of results {tmp_path / "none.jsonl"}' in printed
+
+
+def test_the_tool_prints_follow_ups_after_the_table(results, tmp_path, tool):
+    path, other = tmp_path / 'r.jsonl', tmp_path / 'omega-1.jsonl'
+    path.write_text(''.join(json.dumps(each) + '\n' for each in results))
+    other.write_text(json.dumps(dict(result('rm', 0, 63.5), settings={'model.head.omega': 1.0})))
+    code, printed = tool(path, '--follow-ups', other, '--format', 'markdown')
+    assert code == 0 and printed.index('| RM | 5 |') < printed.index('| omega-1 | RM | 0 | 63.50 | +1.50 |')
+    code, printed = tool(path, '--follow-ups', other, '--format', 'latex')
+    assert code == 0 and printed.count('tabular') == 4 and printed.isascii() and r'$\pm$' in printed
+    code, printed = tool(path, '--follow-ups', other, '--format', 'csv')
+    assert code == 2 and 'csv holds one' in printed

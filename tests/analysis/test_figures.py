@@ -9,7 +9,6 @@ from mmpretrain.registry import TRANSFORMS
 from PIL import Image
 
 from mmrm.analysis import figures
-from mmrm.analysis.files import check_out, write_text
 from mmrm.errors import UserFileError, UserValueError
 
 # The colours of a flag: red, green and blue columns, in RGB.
@@ -66,9 +65,12 @@ def test_a_picture_is_written_by_its_ending_and_never_over_another(tmp_path):
 
 
 def test_the_same_figure_is_the_same_file(tmp_path):
-    for name in ('a.png', 'b.png'):
-        figures.save(figures.new_figure(1, 1), tmp_path / name)
-    assert (tmp_path / 'a.png').read_bytes() == (tmp_path / 'b.png').read_bytes()
+    for suffix in figures.PICTURES:
+        for name in 'ab':
+            figure = figures.new_figure(1, 1)
+            figure.subplots().plot([1, 2], marker='o')
+            figures.save(figure, tmp_path / f'{name}{suffix}')
+        assert (tmp_path / f'a{suffix}').read_bytes() == (tmp_path / f'b{suffix}').read_bytes()
 
 
 def test_an_array_of_a_figure_is_its_picture(tmp_path):
@@ -78,13 +80,3 @@ def test_an_array_of_a_figure_is_its_picture(tmp_path):
     assert array.shape == (50, 100, 3) and array[25, 50].tolist() == [255, 128, 0]
     saved = cv2.imread(str(figures.save(figure, tmp_path / 'a.png')))[..., ::-1]
     assert np.array_equal(saved, array)
-
-
-def test_out_is_checked_before_work(tmp_path):
-    with pytest.raises(UserFileError, match='is a folder'):
-        check_out(tmp_path)
-    (tmp_path / 'file').touch()
-    with pytest.raises(UserFileError, match='cannot be written'):
-        check_out(tmp_path / 'file' / 'below.md')
-    assert write_text(tmp_path / 'x' / 'y.md', 'ü').read_text(encoding='utf-8') == 'ü'
-    assert [path.name for path in (tmp_path / 'x').iterdir()] == ['y.md']

@@ -83,6 +83,8 @@ def test_checkpoints_of_one_name_are_seeds():
 
 def test_a_real_checkpoint_from_its_own_data(tmp_path):
     trained = classifiers.load_classifier('RM', *write_trained(tmp_path))
+    with pytest.raises(UserValueError, match='9999 images from a data set of'):
+        scale_sensitivity.measure([trained], images=9999)
     points = scale_sensitivity.measure([trained], scales=(1.0, 0.5), images=6)
     assert len(points) == 4 and all(0 <= point.accuracy <= 100 for point in points)
     figure = scale_sensitivity.draw(points, foot=['x'])

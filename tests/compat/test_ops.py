@@ -298,7 +298,7 @@ def test_mmengine_finds_the_stand_in_where_it_asks_for_mmcv():
     from mmengine.utils.dl_utils import mmcv_full_available
     model = revert_sync_batchnorm(torch.nn.Sequential(torch.nn.SyncBatchNorm(2)))
     assert model(torch.randn(3, 2, 4, 4)).shape == (3, 2, 4, 4)
-    assert mmcv_full_available() in (True, False)
+    assert not mmcv_full_available()
     from mmcv.utils import collect_env
     assert 'mmrm' in collect_env()['MMCV Compiler']
     assert not hasattr(sys.modules['mmcv._ext'], '__path__')

@@ -83,6 +83,16 @@ def test_data_that_is_not_there_is_told_by_the_folder_its_class_reads(tmp_path, 
         assert part not in '\n'.join(check(name).problems)
 
 
+def test_strict_weights_in_the_backbone_s_own_init_cfg_are_checked_too(ready, tmp_path, resnet50):
+    config = tmp_path / 'mine.py'
+    config.write_text(f"_base_ = ['{mmrm.paths.shipped() / 'configs' / CELL}']\n"
+                      f"model = dict(init_cfg=None, backbone=dict(init_cfg=dict("
+                      f"_delete_=True, type='StrictPretrained', checkpoint='{resnet50}')))\n")
+    report = check(config)
+    assert report.problems == [] and '318 tensors of the backbone equal' in '\n'.join(report.facts)
+    assert 'none.pth do not exist' in check(config, {'model.backbone.init_cfg.checkpoint': 'none.pth'}).problems[0]
+
+
 def test_the_lenient_way_is_a_problem(ready, tmp_path, resnet50):
     config = tmp_path / 'mine.py'
     config.write_text(f"_base_ = ['{mmrm.paths.shipped() / 'configs' / CELL}']\n"

@@ -259,6 +259,25 @@ def test_only_classifiers_are_exported_as_classifiers(extra, message, resnet, tm
         export_classifier(tmp_path / 'other.pth', tmp_path / 'out.pth')
 
 
+def test_a_backbone_behind_a_prefix_is_exported_by_its_prefix_and_not_as_something_else(resnet, tmp_path):
+    torch.save({f'model.{key}': value for key, value in resnet.state_dict().items()}, tmp_path / 'other.pth')
+    with pytest.raises(UserFileError, match=r"give prefix='model\.backbone\.'"):
+        export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth')
+    with pytest.raises(UserFileError, match=r"no backbone in it behind the prefix 'encoder\.'"):
+        export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix='encoder.')
+    export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix='model.backbone.')
+    expected = resnet.backbone.state_dict()
+    found = tensors_of(tmp_path / 'out.pth')
+    assert list(found) == list(expected) and all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_another_program_s_note_in_a_safetensors_file_is_no_hindrance(resnet, tmp_path):
+    from safetensors.torch import save_file
+    save_file(dict(resnet.state_dict()), tmp_path / 'other.safetensors', metadata=dict(meta='no JSON'))
+    export_backbone(tmp_path / 'other.safetensors', tmp_path / 'out.pth')
+    assert len(tensors_of(tmp_path / 'out.pth')) == len(resnet.backbone.state_dict())
+
+
 def test_half_a_backbone_is_not_exported(resnet, tmp_path):
     tensors = {key: value for key, value in resnet.state_dict().items() if key != 'backbone.layer4.1.conv2.weight'}
     torch.save(tensors, tmp_path / 'half.pth')

@@ -49,6 +49,8 @@ LAYOUTS = {
     'mmengine checkpoint': lambda model: dict(meta=dict(epoch=3), state_dict=mmpretrain_names(model), optimizer={}),
     'saved under DDP': lambda model: dict(state_dict=mmpretrain_names(model, 'module.')),
     'compiled backbone': lambda model: {f'backbone._orig_mod.{key}': value for key, value in bare(model).items()},
+    'compiled and under DDP': lambda model: mmpretrain_names(model, '_orig_mod.module.'),
+    'under DDP and compiled': lambda model: mmpretrain_names(model, 'module._orig_mod.'),
     'exported backbone': lambda model: dict(meta={}, state_dict=bare(model)),
     'torchvision': lambda model: {k: v for k, v in model.state_dict().items() if not k.startswith('fc_roi')},
     'no BN counters': lambda model: {k: v for k, v in bare(model).items() if not k.endswith('num_batches_tracked')},
@@ -405,6 +407,16 @@ def test_two_addresses_with_the_same_last_name_are_two_files(tmp_path, monkeypat
     for host in ('one', 'other', 'one'):
         url = f'https://{host}.invalid/backbone.pth'
         assert find_checkpoint(url).read_text() == url
+
+
+@pytest.mark.parametrize('name, hash', [('resnet50-0676ba61.pth', '0676ba61'), ('rm_resnet50-20230115.pth', None)])
+def test_a_date_in_a_file_s_name_is_no_checksum(name, hash, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
+    monkeypatch.setattr('torch.hub.download_url_to_file',
+                        lambda url, file, prefix, progress: (given.append(prefix), Path(file).touch()))
+    find_checkpoint(f'https://one.invalid/{name}')
+    assert given == [hash]
 
 
 @pytest.mark.parametrize('address', ['torchvision://resnet51', 's3://bucket/x.pth'])
