@@ -83,7 +83,7 @@ def added_work(number: int, size: int, classes: int, channels: int, stride: int 
         augment.take_mix()
 
     def consistency():
-        mix = Mix(1, 0.25, number, box, (size, size), history)
+        mix = Mix(0.25, number, box, (size, size), history)
         head._consistency(features, logits, mix)['loss_consistency'].backward()
         features.grad = None
         optimizer.step()

@@ -26,7 +26,7 @@ from rich.table import Table
 from . import logs, paths
 from .datasets.world import CLASSES, VERSION, make_world
 from .errors import UserError, UserFileError, UserValueError
-from .jobs import clock
+from .jobs import clock, cores
 from .version import __version__
 from .writing import write_text
 
@@ -486,11 +486,6 @@ def save_untrained(config: str, out: str, seed: int = 0) -> None:
     model = MODELS.build(cfg.model)
     model.init_weights()
     torch.save(dict(state_dict=model.state_dict(), meta={}), out)
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 def versions() -> Dict[str, str]:

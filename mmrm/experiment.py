@@ -2,7 +2,6 @@
 
 The configs hold the protocol; here is what differs from run to run: the method, the seed, and with the seed the images.
 """
-import hashlib
 import json
 import os
 import platform
@@ -22,9 +21,6 @@ FLOAT32 = {'optim_wrapper.type': 'OptimWrapper', 'val_cfg.fp16': False, 'test_cf
 # What is kept of every epoch: the name in the log, and the name in the results.
 CURVES = {'loss': 'loss', 'loss_consistency': 'consistency', 'rm_kl': 'kl', 'rm_kl_blind': 'kl_blind',
           'rm_lambda': 'lambda'}
-# What decides a run's numbers, besides versions and the processor.
-DECISIVE = ('model', 'train_dataloader', 'val_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'val_cfg',
-            'custom_hooks')
 
 
 class Method(NamedTuple):
@@ -49,17 +45,11 @@ class Run(jobs.Run):
 
     Args:
         method (str): One of :data:`METHODS`.
-        fingerprint (str): Of all that decides its result.
         settings (dict): Where it departs from the protocol.
         **kwargs: As for :class:`mmrm.jobs.Run`.
     """
     method: str = ''
-    fingerprint: str = ''
     settings: dict = field(default_factory=dict)
-
-    def describe(self) -> dict:
-        """What decides the run's result, to recognise it by when it is met again."""
-        return dict(super().describe(), fingerprint=self.fingerprint)
 
 
 def default_root() -> Path:
@@ -114,23 +104,7 @@ def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Run:
         merged[PART] = cfg.train_dataloader.dataset.per_class = [seed * size, (seed + 1) * size]
     return Run(f'{method} seed {seed}', config, merged, seed, root / method / f'seed{seed}',
                int(cfg.train_cfg.max_epochs), ['--device', device], val_interval=int(cfg.train_cfg.val_interval),
-               method=method, fingerprint=fingerprint(cfg, seed, options), settings=options)
-
-
-def fingerprint(cfg, seed: int, options: dict) -> str:
-    """A short name of the settings that decide a result, and of all other options; where the data lies is none of them.
-
-    Args:
-        cfg (Config): With ``options`` merged in.
-        seed (int): The run's seed.
-        options (dict): Where the run departs from the protocol.
-    """
-    decisive = {key: cfg.get(key) for key in DECISIVE}
-    others = {key: value for key, value in options.items() if key.partition('.')[0] not in DECISIVE}
-    text = json.dumps([seed, decisive, *([others] if others else [])], sort_keys=True, default=str)
-    for loader in ('train_dataloader', 'val_dataloader'):
-        text = text.replace(json.dumps(str(cfg[loader].dataset.data_root)), '"data"')
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+               method=method, fingerprint=jobs.fingerprint(cfg, seed, options), settings=options)
 
 
 # -------------------------------------------------------------------------------------------------------------- results
@@ -193,21 +167,32 @@ def read_results(path: Union[str, Path]) -> List[dict]:
 
 
 def add_result(path: Union[str, Path], result: dict) -> None:
-    """Put a result into a file, which appears whole or stays as it was. One that is there already is not put twice."""
+    """Put a result into a file, which appears whole or stays as it was. One that is there already is not put twice.
+
+    Raises:
+        UserFileError: If the file has a result of the same method and seed under other settings.
+    """
     import fcntl
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)  # another process may add one as well
-        key = ('method', 'seed', 'fingerprint')
-        known = [[other[name] for name in key] for other in read_results(path)]
-        if [result[name] for name in key] not in known:
+        same = [other for other in read_results(path)
+                if (other['method'], other['seed']) == (result['method'], result['seed'])]
+        if same and same[0]['fingerprint'] != result['fingerprint']:
+            raise _other_settings(path, f'{result["method"]} seed {result["seed"]}')
+        if not same:
             before = path.read_text() if path.is_file() else ''
             ending = '' if before.endswith('\n') or not before else '\n'
             write_text(path, before + ending + json.dumps(result) + '\n', overwrite=True)
     finally:
         os.close(folder)
+
+
+def _other_settings(path: Union[str, Path], name: str) -> UserFileError:
+    return UserFileError(f'{path} holds a result of {name} under other settings. It is left as it is; give the same '
+                         'settings, or another --results.')
 
 
 def known_results(runs: Sequence[Run], path: Union[str, Path]) -> Dict[str, dict]:
@@ -222,7 +207,6 @@ def known_results(runs: Sequence[Run], path: Union[str, Path]) -> Dict[str, dict
             if (run.method, run.seed) != (result['method'], result['seed']):
                 continue
             if result['fingerprint'] != run.fingerprint:
-                raise UserFileError(f'{path} holds a result of {run.name} under other settings. It is left as it is; '
-                                    'give the same settings, or another --results.')
+                raise _other_settings(path, run.name)
             found[run.name] = result
     return found

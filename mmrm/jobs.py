@@ -3,6 +3,7 @@
 A run is finished when its log holds the validation of its last epoch; an interrupted one goes on from its last
 checkpoint.
 """
+import hashlib
 import json
 import os
 import re
@@ -29,6 +30,9 @@ from .preflight import read_config
 
 METRIC = 'accuracy/top1'
 MISTAKE = ' (a mistake in the input)'  # train.py's exit code 2
+# What decides a run's numbers, besides versions and the processor.
+DECISIVE = ('model', 'train_dataloader', 'val_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'val_cfg',
+            'custom_hooks')
 
 
 @dataclass
@@ -45,6 +49,7 @@ class Run:
         arguments (list[str]): Further options of train.py.
         gpus (int): Processes, one a GPU; 1 on the CPU.
         val_interval (int): Epochs from one validation to the next.
+        fingerprint (str): Of all settings that decide the result (:func:`fingerprint`).
     """
     name: str
     config: Path
@@ -55,12 +60,13 @@ class Run:
     arguments: List[str] = field(default_factory=list)
     gpus: int = 1
     val_interval: int = 1
+    fingerprint: str = ''
 
     def describe(self) -> dict:
         """What decides the run's result, to recognise it by when it is met again, in JSON's types."""
         return json.loads(json.dumps(dict(
             config=self.config.name, options=self.options, seed=self.seed, epochs=self.epochs, gpus=self.gpus,
-            arguments=self.arguments), default=str))
+            arguments=self.arguments, fingerprint=self.fingerprint), default=str))
 
     def command(self) -> List[str]:
         """The command that trains it, from where it stands."""
@@ -147,7 +153,27 @@ def merged_config(config: Path, options: dict) -> Config:
         int(cfg.train_cfg.max_epochs)
     except (AttributeError, TypeError, ValueError) as error:
         raise UserValueError(f'--cfg-options {options} does not fit config {config}: {error}') from error
+    if ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir'):
+        raise UserValueError(f'config {config}: default_hooks.checkpoint.out_dir would be one folder for several runs; '
+                             'leave it out, --work-dir moves them all.')
     return cfg
+
+
+def fingerprint(cfg: Config, seed: int, options: dict) -> str:
+    """A short name of the settings that decide a result, and of all other options; where the data lies is none of them.
+
+    Args:
+        cfg (Config): With ``options`` merged in.
+        seed (int): The run's seed.
+        options (dict): Where the run departs from its config.
+    """
+    decisive = {key: cfg.get(key) for key in DECISIVE}
+    others = {key: value for key, value in options.items() if key.partition('.')[0] not in DECISIVE}
+    text = json.dumps([seed, decisive, *([others] if others else [])], sort_keys=True, default=str)
+    for loader in ('train_dataloader', 'val_dataloader'):
+        root = ((cfg.get(loader) or {}).get('dataset') or {}).get('data_root')
+        text = text.replace(json.dumps(str(root)), '"data"') if root else text
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def check_same(run: Run) -> None:
@@ -168,6 +194,9 @@ def _try_lock(file) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise UserFileError(f'{file.name} cannot be locked ({error.strerror}), which keeps two processes from training '
+                            'one run; give a --work-dir on a file system with locks.') from error
     return True
 
 
@@ -176,7 +205,7 @@ def is_locked(work_dir: Path) -> bool:
     path = work_dir / '.run.lock'
     if not path.is_file():
         return False
-    with open(path) as file:
+    with open(path, 'r+') as file:  # NFS locks only what is open for writing
         return not _try_lock(file)
 
 
@@ -215,7 +244,7 @@ def train(run: Run, environment: Optional[dict] = None, started: Callable = lamb
             part = note.with_suffix('.part')
             part.write_text(json.dumps(run.describe(), indent=2) + '\n')
             os.replace(part, note)
-        command = run.command()
+        command, before = run.command(), run.logged_epochs()
         with open(run.work_dir / 'console.log', 'ab') as console:
             console.write(f'\n$ {shlex.join(command)}\n'.encode())
             console.flush()
@@ -235,7 +264,8 @@ def train(run: Run, environment: Optional[dict] = None, started: Callable = lamb
         lines = console.read().decode(errors='replace').strip().splitlines()
     told = [line for line in lines if line.startswith('error: ')][-1:] or lines[-1:]
     why = told[0] if told else f'exit code {code}'
-    return f'failed: {why}' + (MISTAKE if code == 2 else '')
+    # After an epoch it is not the input: another GPU's memory, a file that went away.
+    return f'failed: {why}' + (MISTAKE if code == 2 and run.logged_epochs() <= before else '')
 
 
 def run_here(runs: Sequence[Run],
@@ -377,6 +407,11 @@ def run_with_progress(runs: Sequence[Run],
 
         states = run_here(runs, jobs, cpu, report, tick)
     return all(state == 'finished' for state in states.values())
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 def clock(seconds: float) -> str:

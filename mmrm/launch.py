@@ -135,9 +135,10 @@ def train(argv: Optional[Sequence[str]] = None) -> None:
             check_placement(runner.model)
             if cfg.resume:
                 preflight.check_weights(runner.model, cfg.load_from)
-                # The checkpoint holds all of it; the file the run started from may be gone.
-                unwrap(runner.model).init_cfg = None
+                forget_weights(runner.model)
             runner.train_loop  # noqa: B018, builds the data set, which train() does first too
+        if args.overwrite and not cfg.resume:
+            preflight.set_aside(runner)
         runner.train()
         leave_processes()
 
@@ -272,6 +273,19 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     return model.module if is_model_wrapper(model) else model
 
 
+def forget_weights(model: torch.nn.Module) -> None:
+    """Take files of weights out of a model's initialisation, before a resume.
+
+    The checkpoint holds all of it, and the file that the run started from may be gone.
+    """
+    for module in model.modules():
+        configs = getattr(module, 'init_cfg', None)
+        if isinstance(configs, (dict, list, tuple)):
+            kept = [config for config in ([configs] if isinstance(configs, dict) else configs)
+                    if not (isinstance(config, dict) and config.get('checkpoint'))]
+            module.init_cfg = kept or None
+
+
 def build_runner(cfg: Config, kind: type = Runner) -> Runner:
     """The runner of a config: of the class ``kind``, unless the config names its own."""
     return RUNNERS.build(cfg) if 'runner_type' in cfg else kind.from_cfg(cfg)
@@ -375,7 +389,8 @@ def explain(error: BaseException, work_dir: Optional[str] = None) -> Optional[Us
     if building and isinstance(error, TypeError) and 'argument' in text:
         return UserValueError(f'config: {text.partition(": ")[2]}')
     if isinstance(error, (FileNotFoundError, PermissionError)):
-        return UserFileError(str(error).strip().splitlines()[-1])  # a data-loader worker puts its traceback before it
+        lines = str(error).strip().splitlines()  # a data-loader worker puts its traceback before it
+        return UserFileError(lines[-1] if lines else type(error).__name__)
     if isinstance(error, ImportError) and building:
         return UserError(f'config: {text}')
     if isinstance(error, getattr(torch, 'OutOfMemoryError', torch.cuda.OutOfMemoryError)):
@@ -402,13 +417,13 @@ def messages(args: argparse.Namespace) -> Iterator[None]:
 
 @contextlib.contextmanager
 def same_on_every_process(args: argparse.Namespace) -> Iterator[None]:
-    """A mistake found here is found by every process of the node: only the first tells it."""
+    """A mistake found here is found by every process of the node, as a rule: the first tells it at once, the others
+    only if nothing has ended them by then."""
     try:
         yield
     except Exception as error:
         if local_rank() > 0 and explain(error, args.work_dir) is not None:
             time.sleep(10)  # until the launcher ends it: the first to leave ends all others, perhaps in mid-message
-            sys.exit(2)
         raise
 
 

@@ -12,7 +12,7 @@ class BFloat16OptimWrapper(OptimWrapper):
     """``OptimWrapper`` whose forward passes run in bfloat16, on the CPU as on a GPU.
 
     The weights, their gradients and the optimizer stay in float32. bfloat16 has float32's range, so no loss is scaled.
-    Validation runs in float32. Arguments are those of ``OptimWrapper``.
+    Validation runs in float32 unless ``val_cfg.fp16`` is set. Arguments are those of ``OptimWrapper``.
     """
 
     @contextmanager

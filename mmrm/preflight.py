@@ -17,6 +17,7 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.device import utils as device_utils
+from mmengine.dist import barrier
 from mmengine.registry import DATASETS, OPTIMIZERS
 
 from . import paths, writing
@@ -260,14 +261,17 @@ def check_free_space(runner: Runner) -> None:
     if hook is None or runner.rank != 0:
         return
     size = 3 * 4 * sum(parameter.numel() for parameter in runner.model.parameters())
-    free = shutil.disk_usage(runner.work_dir).free
+    folder = checkpoint_dir(runner.cfg)
+    if folder is None:
+        return
+    free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
     if free < size:
-        raise UserFileError(f'work dir {runner.work_dir} has {free / 2**20:.0f} MiB free and a checkpoint takes about '
+        raise UserFileError(f'work dir {folder} has {free / 2**20:.0f} MiB free and a checkpoint takes about '
                             f'{size / 2**20:.0f} MiB; free some space or give another --work-dir.')
     length = runner.cfg.train_cfg.get('max_epochs' if hook.by_epoch else 'max_iters') or 1
     count = hook.max_keep_ckpts if hook.max_keep_ckpts > 0 else length // hook.interval if hook.interval > 0 else 1
     if free < count * size:
-        runner.logger.warning(f'{runner.work_dir} has {free / 2**30:.1f} GiB free; {count} checkpoints may take '
+        runner.logger.warning(f'{folder} has {free / 2**30:.1f} GiB free; {count} checkpoints may take '
                               f'{count * size / 2**30:.1f} GiB. default_hooks.checkpoint.max_keep_ckpts limits them.')
 
 
@@ -288,16 +292,52 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
         cfg.resume = found is not None
     elif resume is not None:
         cfg.load_from, cfg.resume = check_checkpoint(resume, to_resume=True), True
-    elif saved_checkpoints(work_dir) and not overwrite:
-        newest = saved_checkpoints(work_dir)[-1].name
-        raise UserFileError(f'work dir {work_dir} holds checkpoints, the newest {newest}: '
+    elif saved_checkpoints(checkpoint_dir(cfg)) and not overwrite:
+        newest = saved_checkpoints(checkpoint_dir(cfg))[-1]
+        raise UserFileError(f'work dir {newest.parent} holds checkpoints, the newest {newest.name}: '
                             'go on with --resume, give another --work-dir, or replace them with --overwrite.')
     if cfg.load_from and not cfg.resume:
         cfg.load_from = check_checkpoint(cfg.load_from)
 
 
-def saved_checkpoints(work_dir: Path) -> List[Path]:
+def checkpoint_dir(cfg: Config) -> Optional[Path]:
+    """Where a run's checkpoints go: its work dir or, with ``checkpoint.out_dir``, a folder of the same name there.
+
+    None if that is not on a disk of this machine.
+    """
+    work_dir = Path(cfg.work_dir)
+    out_dir = ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir')
+    if out_dir and '://' in str(out_dir):
+        return None
+    return work_dir if not out_dir or Path(out_dir) == work_dir else Path(out_dir).absolute() / work_dir.name
+
+
+def set_aside(runner: Runner) -> None:
+    """Move the checkpoints of an older run out of the way, into ``replaced-<time>``: they must not answer for this one.
+
+    A run that is killed before its first checkpoint would else resume from them, and a folder of a run stands for its
+    best checkpoint. Called by every process; the first of all moves.
+    """
+    folder = checkpoint_dir(runner.cfg)
+    if folder is None or not folder.is_dir():
+        return
+    old = [*saved_checkpoints(folder), *folder.glob('best_*.pth')]
+    target = folder / f'replaced-{runner.timestamp}'
+    if runner._load_from and Path(runner._load_from) in old:
+        runner._load_from = str(target / Path(runner._load_from).name)
+    if runner.rank == 0 and old:
+        target.mkdir()
+        for path in old:
+            path.rename(target / path.name)
+        (Path(runner.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
+        runner.logger.info(f'--overwrite: {len(old)} checkpoints of an older run are now in {target}.')
+    barrier()
+
+
+def saved_checkpoints(work_dir: Optional[Path]) -> List[Path]:
     """The checkpoints of a run, oldest first."""
+    if work_dir is None:
+        return []
     saved = [path for pattern in CHECKPOINTS for path in work_dir.glob(pattern)]
     return sorted(saved, key=lambda path: (path.stat().st_mtime_ns, path.name))
 

@@ -93,7 +93,6 @@ class Mix:
     """What one iteration mixed. It travels with the data samples to the head, which answers with its prediction.
 
     Args:
-        iteration (int): Counts the calls of the augment that made it.
         lam (float): The share of the historical image in each mixed sample, 0 if nothing was mixed.
         count (int): How many samples, the first ones of the batch, were mixed.
         box (Box): Where, in pixels of the image.
@@ -103,7 +102,6 @@ class Mix:
         prediction (Tensor, optional): This iteration's softmax. The head sets it by :meth:`answer`.
         answered (bool): Whether a head did.
     """
-    iteration: int
     lam: float
     count: int
     box: Box
@@ -185,7 +183,6 @@ class RecursiveMix:
         self.rng = rng
         self._history: Optional[_History] = None
         self._mix: Optional[Mix] = None
-        self._iteration = 0
         self._copy_images = False
         self._warned = False
 
@@ -212,8 +209,7 @@ class RecursiveMix:
         self._check(batch_input, batch_score)
         self._warn_if_nobody_looks()
         rng = np.random if self.rng is None else self.rng
-        self._iteration += 1
-        images, scores = batch_input.detach().clone(), batch_score.detach().float()
+        images, scores = batch_input.detach().clone(), batch_score.detach().to(torch.float32, copy=True)
         if not self.history:
             index = torch.randperm(len(images))
             lam, partner_images, partner_scores, prediction = (
@@ -230,13 +226,13 @@ class RecursiveMix:
             lam = box.area / (height * width)
             resize_fill(images, partner_images.to(images), box, self.interpolation)
             scores = mix_labels(scores, partner_scores.to(scores), lam)
-            mix = Mix(self._iteration, lam, min(len(images), len(partner_images)), box, (height, width), prediction)
+            mix = Mix(lam, min(len(images), len(partner_images)), box, (height, width), prediction)
         else:
-            mix = Mix(self._iteration, 0.0, 0, box, (height, width))
+            mix = Mix(0.0, 0, box, (height, width))
         self._mix = mix
         if self.history:
             kept = images.clone() if self._copy_images else images
-            self._history = _History(kept, scores, mix, _version(kept))
+            self._history = _History(kept, scores.clone(), mix, _version(kept))
         return images, scores
 
     def _warn_if_nobody_looks(self) -> None:

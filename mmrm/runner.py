@@ -94,7 +94,21 @@ class TestRunner(Runner):
 
 
 class CrashSafeCheckpointHook(CheckpointHook):
-    """mmengine's CheckpointHook, which removes an older checkpoint only after the newer one is written."""
+    """mmengine's CheckpointHook, which removes an older checkpoint only after the newer one is written.
+
+    It removes none outside its own folder: a checkpoint remembers the path of the best one, and a run that goes on in
+    another folder, or in a copy, would remove that of the run it came from.
+    """
+
+    def before_train(self, runner) -> None:
+        super().before_train(runner)
+        if getattr(self, 'best_ckpt_path', None):
+            self.best_ckpt_path = self._here(self.best_ckpt_path)
+        for key, path in getattr(self, 'best_ckpt_path_dict', {}).items():
+            self.best_ckpt_path_dict[key] = self._here(path) if path else path
+
+    def _here(self, path: str) -> str:
+        return self.file_backend.join_path(self.out_dir, Path(path).name)
 
     def _save_checkpoint_with_step(self, runner, step, meta):
         self._remove_afterwards(super()._save_checkpoint_with_step, runner, step, meta)

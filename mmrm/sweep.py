@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
+from mmengine.config import Config
+
 from . import jobs
 from .errors import UserError, UserValueError
 from .jobs import one_of, train
@@ -105,11 +107,12 @@ def plan(sweep: str,
             if twice:
                 raise UserValueError(f'--cfg-options cannot set {", ".join(twice)}: the sweep {sweep} sets it')
             merged = {**knobs, **(options or {})}
-            schedule = _schedule_of(config, merged)
+            cfg = _config_of(config, merged)
             for seed in dict.fromkeys(seeds):
                 run = Run(f'{sweep}={value} {name} seed {seed}', config, merged, seed,
-                          root / sweep / name / value / f'seed{seed}', int(schedule.max_epochs), list(arguments), width,
-                          int(schedule.get('val_interval', 1)), sweep=sweep, setting=name, value=value)
+                          root / sweep / name / value / f'seed{seed}', int(cfg.train_cfg.max_epochs), list(arguments),
+                          width, int(cfg.train_cfg.get('val_interval', 1)), jobs.fingerprint(cfg, seed, merged),
+                          sweep=sweep, setting=name, value=value)
                 jobs.check_same(run)
                 runs.append(run)
     return runs
@@ -137,13 +140,13 @@ def _gpus_of(config: Path) -> int:
     return int(found[1]) if found else 1
 
 
-def _schedule_of(config: Path, options: dict) -> dict:
+def _config_of(config: Path, options: dict) -> Config:
     cfg = jobs.merged_config(config, options)
     batch_augments = cfg.model.get('data_preprocessor', {}).get('batch_augments') or {}
     augments = batch_augments.get('augments')
     if not isinstance(augments, dict) or augments.get('type') != 'RecursiveMix':
         raise UserValueError(f'config {config} is not one of RecursiveMix: {AUGMENTS}.type is not RecursiveMix')
-    return cfg.train_cfg
+    return cfg
 
 
 # ---------------------------------------------------------------------------------------------------------------- Slurm

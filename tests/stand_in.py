@@ -18,6 +18,7 @@ log.parent.mkdir(parents=True)
 if (work_dir.parents[1] / f'fail-{work_dir.parent.name}').exists():
     print('error: no data')
     sys.exit(int((work_dir.parents[1] / f'fail-{work_dir.parent.name}').read_text()))
+later = work_dir.parents[1] / f'fail-later-{work_dir.parent.name}'
 more = dict(loss_consistency=0.01, rm_kl=0.2, rm_kl_blind=0.8, rm_lambda=0.19) if 'rm' in work_dir.parent.name else {}
 for epoch in range(start + 1, epochs + 1):
     while (work_dir.parents[1] / 'wait').exists():
@@ -25,6 +26,9 @@ for epoch in range(start + 1, epochs + 1):
     step = dict(lr=0.1, loss=1 / epoch, time=9.0, epoch=epoch, iter=39 * epoch, step=39 * epoch)
     with log.open('a') as file:
         file.write(json.dumps({**step, **more}) + '\\n')
+        if later.exists() and epoch == 2:
+            print('error: out of memory')
+            sys.exit(2)
         if epoch % interval == 0 or epoch == epochs:
             (work_dir / f'epoch_{epoch}.pth').touch()
             file.write(json.dumps({'accuracy/top1': 10. * epoch, 'step': epoch}) + '\\n')

@@ -273,7 +273,7 @@ def test_samples_with_hand_made_mixes():
     """Whoever has a loop of his own can set the field himself."""
     head = RMConsistencyHead(num_classes=3, in_channels=4, omega=1.0)
     features = torch.randn(2, 4, 4, 4)
-    mix = Mix(1, 0.25, 2, Box(0, 0, 16, 16), (32, 32), F.softmax(torch.randn(2, 3), 1))
+    mix = Mix(0.25, 2, Box(0, 0, 16, 16), (32, 32), F.softmax(torch.randn(2, 3), 1))
     samples = [DataSample(metainfo=dict(rm_mix=mix)).set_gt_label(n) for n in range(2)]
     losses = head.loss((features, ), samples)
     expected = kl_divergence(mix.historical_prediction, head.fc_roi(operator(features, mix.box, 4 / 32)))

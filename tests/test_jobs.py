@@ -86,6 +86,26 @@ def test_a_failure_stops_nobody_but_a_mistake_stops_all(runs):
     assert states == [f'failed: error: no data{jobs.MISTAKE}', 'not started']
 
 
+def test_what_comes_after_an_epoch_is_no_mistake_of_the_input(runs):
+    folder = runs[0].work_dir.parents[1]
+    folder.mkdir(parents=True)
+    (folder / 'fail-later-unshared').touch()
+    assert list(jobs.run_here(runs, cpu=True).values()) == ['failed: error: out of memory', 'finished']
+
+
+def test_a_file_system_without_locks_is_named(runs, monkeypatch):
+    runs[0].work_dir.mkdir(parents=True)
+    (runs[0].work_dir / '.run.lock').touch()
+
+    def refuse(file, operation):
+        assert 'r+' in file.mode or 'w' in file.mode  # NFS wants a file that is open for writing
+        raise OSError(37, 'No locks available')
+
+    monkeypatch.setattr(fcntl, 'flock', refuse)
+    with pytest.raises(UserError, match=r'\.run\.lock cannot be locked \(No locks available\)'):
+        runs[0].state()
+
+
 def test_an_interrupt_ends_the_running_ones(runs):
     gate = runs[0].work_dir.parents[1] / 'wait'
     gate.parent.mkdir(parents=True)

@@ -15,6 +15,7 @@ from mmengine.device import utils as device_utils
 from mmengine.fileio import LocalBackend
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import MessageHub, MMLogger
+from mmengine.model import BaseModule
 from mmengine.registry import DefaultScope
 from mmengine.visualization import Visualizer
 from tiny_run import write_run
@@ -340,11 +341,22 @@ def test_a_bug_keeps_its_traceback(run, monkeypatch):
         launch.train([str(run[0]), '--work-dir', str(run[1])])
 
 
-def test_a_mistake_that_all_processes_find_is_told_by_the_first(run, monkeypatch, capsys):
-    monkeypatch.setattr(launch.time, 'sleep', lambda seconds: None)
-    with pytest.raises(SystemExit) as stop:
-        launch.train([str(run[0]), '--local-rank', '1', '--cfg-options', 'train_dataloader.dataset.data_root=/nowhere'])
-    assert stop.value.code == 2 and 'error' not in capsys.readouterr().err
+def test_a_mistake_is_told_by_the_first_process_and_by_another_if_it_is_left_alone(error, run, monkeypatch, capsys):
+    said = []
+
+    def sleep(seconds):
+        if seconds >= 1:  # others sleep too, for a moment
+            said.append((seconds, capsys.readouterr().err))
+
+    monkeypatch.setattr(launch.time, 'sleep', sleep)
+    argv = [run[0], '--cfg-options', 'train_dataloader.dataset.data_root=/nowhere']
+    assert '/nowhere' in error(launch.train, *argv) and said == []
+    # The launcher ends the others within the time; if only this one failed, its message is the only one.
+    assert '/nowhere' in error(launch.train, *argv, '--local-rank', '1') and said == [(10, '')]
+
+
+def test_an_error_without_words_is_told_by_its_name():
+    assert str(launch.explain(FileNotFoundError())) == 'FileNotFoundError'
 
 
 # ----------------------------------------------------------------------------------------------------------- work dirs
@@ -427,6 +439,75 @@ def test_checkpoints_of_a_run_are_replaced_on_demand_only(error, trained):
     assert 'epoch_2.pth' in error(launch.train, config, '--work-dir', work)
     assert content(work) == before
     launch.prepare_train(args_of(config, '--work-dir', work, '--overwrite'))
+
+
+def test_checkpoints_of_the_run_that_is_replaced_answer_no_longer(trained, tmp_path, monkeypatch):
+    config, work = trained[0], tmp_path / 'work'
+    shutil.copytree(trained[1], work)
+    old = {path.name: path.read_bytes() for path in work.glob('*.pth')}
+    argv = [str(config), '--work-dir', str(work), '--overwrite', '--cfg-options', 'train_cfg.max_epochs=1']
+    with monkeypatch.context() as patch:
+        patch.setattr(Runner, 'train', lambda self: sys.exit(9))  # killed before its first checkpoint
+        with pytest.raises(SystemExit):
+            launch.train(argv)
+    aside, = work.glob('replaced-*')
+    assert {path.name: path.read_bytes() for path in aside.iterdir()} == old and len(old) == 3
+    assert preflight.latest_checkpoint(work) is None and not list(work.glob('*.pth'))
+    launch.train(argv)
+    assert sorted(path.name for path in work.glob('*.pth')) == ['best_accuracy_top1_epoch_1.pth', 'epoch_1.pth']
+    assert preflight.latest_checkpoint(work) == work / 'epoch_1.pth'
+
+
+def test_weights_of_the_run_that_is_replaced_can_be_the_start(trained, tmp_path, monkeypatch):
+    work, loaded = tmp_path / 'work', []
+    shutil.copytree(trained[1], work)
+    monkeypatch.setattr(Runner, 'load_or_resume', lambda self: loaded.append(Path(self._load_from)))
+    launch.train([str(trained[0]), '--work-dir', str(work), '--overwrite', '--cfg-options', 'train_cfg.max_epochs=1',
+                  f'load_from={work / "epoch_2.pth"}'])
+    aside, = work.glob('replaced-*')
+    assert loaded == [aside / 'epoch_2.pth'] and loaded[0].is_file()
+
+
+def test_checkpoints_in_another_folder_are_seen_too(error, trained, tmp_path):
+    config, out = trained[0], tmp_path / 'scratch'
+    shutil.copytree(trained[1], out / 'work')
+    before = content(out)
+    message = error(launch.train, config, '--work-dir', tmp_path / 'work', '--cfg-options',
+                    f'default_hooks.checkpoint.out_dir={out}')
+    assert f'{out / "work"} holds checkpoints' in message and content(out) == before
+
+
+def test_a_run_that_goes_on_elsewhere_leaves_the_best_checkpoint_where_it_came_from(trained, tmp_path):
+    old = tmp_path / 'old'
+    shutil.copytree(trained[1], old)
+    best, = old.glob('best_*.pth')
+    checkpoint = torch.load(old / 'epoch_1.pth', weights_only=True)
+    checkpoint['message_hub']['runtime_info'].update(best_score=-1.0, best_ckpt=str(best))
+    torch.save(checkpoint, old / 'epoch_1.pth')
+    launch.train([str(trained[0]), '--work-dir', str(tmp_path / 'new'), '--resume', str(old / 'epoch_1.pth')])
+    assert best.is_file() and len(list((tmp_path / 'new').glob('best_*.pth'))) == 1
+    # In a copy the best one is the copy's, and a better one takes its place.
+    copy = tmp_path / 'copy'
+    shutil.copytree(old, copy)
+    (copy / best.name).rename(copy / 'best_accuracy_top1_epoch_0.pth')
+    checkpoint['message_hub']['runtime_info']['best_ckpt'] = str(old / 'best_accuracy_top1_epoch_0.pth')
+    torch.save(checkpoint, copy / 'epoch_1.pth')
+    launch.train([str(trained[0]), '--work-dir', str(copy), '--resume', str(copy / 'epoch_1.pth')])
+    assert best.is_file() and [path.name for path in copy.glob('best_*.pth')] == ['best_accuracy_top1_epoch_2.pth']
+
+
+def test_a_resume_does_not_ask_for_the_weights_that_the_run_started_from():
+    def part(init_cfg=None):
+        return BaseModule(init_cfg)
+
+    model = part(dict(type='StrictPretrained', checkpoint='gone.pth'))
+    model.backbone = part(dict(type='Pretrained', checkpoint='/gone/r50.pth'))
+    model.head = part([dict(type='Normal', layer='Linear', std=0.01), dict(type='Pretrained', checkpoint='gone.pth')])
+    model.head.fc = torch.nn.Linear(4, 4)
+    launch.forget_weights(model)
+    model.init_weights()
+    assert model.init_cfg is None and model.backbone.init_cfg is None
+    assert model.head.init_cfg == [dict(type='Normal', layer='Linear', std=0.01)] and not model.head.fc.bias.any()
 
 
 def test_only_max_keep_ckpts_and_the_best_remain(run):

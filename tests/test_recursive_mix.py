@@ -92,6 +92,20 @@ def test_first_iteration_is_not_mixed():
     assert (mix.lam, mix.count, mix.historical_prediction) == (0, 0, None)
 
 
+def test_what_is_done_to_labels_outside_does_not_reach_the_history():
+    augment = RecursiveMix(rng=FixedBox(0.25, 4, 4))
+    given = one_hot(2)
+    _, returned = augment(torch.rand(2, 3, 8, 8), given)
+    expected = given.clone()
+    returned.mul_(0.9)  # smoothed in place
+    given.zero_()  # a buffer that is used again
+    assert torch.allclose(returned, 0.9 * expected)
+    second = one_hot(2)
+    _, mixed = augment(torch.rand(2, 3, 8, 8), second)
+    lam = augment.take_mix().lam
+    assert lam > 0 and torch.allclose(mixed, lam * expected + (1 - lam) * second)
+
+
 @pytest.mark.parametrize('size, lam', [((32, 32), 0.0), ((64, 8), 0.05)], ids=['no side', 'one side zero'])
 def test_empty_box_mixes_nothing_but_updates_the_history(size, lam):
     rng = FixedBox(lam, 4, 4)

@@ -110,6 +110,12 @@ def test_a_wrong_request_lists_what_is_allowed(arguments, told, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+def test_a_folder_for_the_checkpoints_of_all_runs_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r'checkpoint\.out_dir would be one folder for several runs'):
+        sweep.plan('fc', ['cifar10-resnet18-w16'], [0], root=tmp_path,
+                   options={'default_hooks.checkpoint.out_dir': str(tmp_path)})
+
+
 def test_numbers_may_be_written_in_any_way(tmp_path):
     runs = sweep.plan('omega', ['cifar100-resnet18'], [0], ['1.0', '0', '.10'], tmp_path)
     assert [run.value for run in runs] == ['1', '0', '0.1']
@@ -131,6 +137,18 @@ def test_other_settings_in_the_same_folder_are_an_error_and_nothing_is_lost(runs
     assert sorted(tmp_path.rglob('*')) == before
     same = sweep.plan('fc', ['cifar10-resnet18-w16'], [0], root=tmp_path / 'runs', options={'train_cfg.max_epochs': 3})
     assert same[0].finished()
+
+
+def test_another_config_of_the_same_name_is_another_run(config, tmp_path):
+    run, = sweep.plan('fc', [str(config)], [0], ['shared'], root=tmp_path / 'runs')
+    run.work_dir.mkdir(parents=True)
+    (run.work_dir / 'run.json').write_text(json.dumps(run.describe()))
+    config.rename(tmp_path / 'data' / config.name)
+    moved, = sweep.plan('fc', [str(tmp_path / 'data' / config.name)], [0], ['shared'], root=tmp_path / 'runs')
+    assert moved.describe() == run.describe()  # the same, from another place
+    moved.config.write_text(moved.config.read_text() + "optim_wrapper = dict(optimizer=dict(lr=0.3))\n")
+    with pytest.raises(UserError, match=r'holds a run with other settings \(fingerprint'):
+        sweep.plan('fc', [str(moved.config)], [0], ['shared'], root=tmp_path / 'runs')
 
 
 # ---------------------------------------------------------------------------------------------------------------- Slurm

@@ -12,7 +12,6 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs withou
 from rich.console import Console  # noqa: E402
 
 from mmrm import experiment, jobs  # noqa: E402
-from mmrm.demo import cores  # noqa: E402
 from mmrm.errors import UserValueError, cli  # noqa: E402
 from mmrm.launch import KeyValues, Parser, natural, positive  # noqa: E402
 from mmrm.optim_wrapper import bfloat16_is_fast  # noqa: E402
@@ -67,7 +66,7 @@ def main() -> None:
                              '--float32, which is another experiment with its own results.')
     if cpu:
         os.environ.setdefault('OMP_NUM_THREADS', '1')
-    side_by_side = args.jobs or (cores() if cpu else 1)
+    side_by_side = args.jobs or (jobs.cores() if cpu else 1)
     if waiting and not jobs.run_with_progress(waiting, side_by_side, cpu, console, finished):
         sys.exit(1)
     console.print(f'all done; the table: python tools/experiment_result.py {results}', highlight=False)

@@ -20,7 +20,8 @@ class RMImageNet(ImageNet):
     """
 
     def __init__(self, data_root: str = '', *args, **kwargs):
-        super().__init__(str(find(data_root)) if data_root else '', *args, **kwargs)
+        local = data_root and '://' not in data_root
+        super().__init__(str(find(data_root)) if local else data_root, *args, **kwargs)
 
     def load_data_list(self) -> list:
         """The images' paths and labels, after a look at the folders."""

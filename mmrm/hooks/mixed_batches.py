@@ -48,7 +48,10 @@ class MixedBatchesHook(Hook):
             self._handle = model.data_preprocessor.register_forward_hook(self._keep)
 
     def before_train_iter(self, runner, batch_idx: int, data_batch=None) -> None:
-        self._taking = runner.iter % self.interval < self.length
+        place = runner.iter % self.interval
+        if place == 0:
+            self._kept = []
+        self._taking = place == len(self._kept) < self.length  # resumed in the middle, it waits for the next picture
         self._iteration = runner.iter + 1
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs: Optional[dict] = None) -> None:

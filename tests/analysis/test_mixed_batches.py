@@ -1,4 +1,6 @@
 """The gallery shows what the methods do; the hook shows what training does, and does nothing to it."""
+from types import SimpleNamespace
+
 import cv2
 import numpy as np
 import pytest
@@ -141,6 +143,16 @@ def test_the_hook_shows_the_batch_that_the_network_saw(tmp_path, monkeypatch):
         pixels = (inputs[0] * 50 + 127.5).round().clamp(0, 255).permute(1, 2, 0).numpy()[..., ::-1]  # read as BGR
         assert np.array_equal(panel.image, pixels.astype(np.uint8))
         assert panel.lines[0] == f'λ = {lam:.2f}' or lam < 0.005
+
+
+def test_a_picture_holds_successive_iterations_only():
+    from mmrm.hooks import MixedBatchesHook
+    hook, taken = MixedBatchesHook(interval=5, length=3, samples=1), []
+    for iteration in range(7, 13):  # resumed in the middle of the second picture
+        hook.before_train_iter(SimpleNamespace(iter=iteration), 0)
+        hook._keep(None, None, dict(inputs=torch.zeros(1, 3, 2, 2), data_samples=[SimpleNamespace()]))
+        taken.append(len(hook._kept))
+    assert taken == [0, 0, 0, 1, 2, 3] and [iteration for iteration, *_ in hook._kept] == [11, 12, 13]
 
 
 def test_the_hook_feeds_tensorboard(tmp_path):

@@ -36,6 +36,13 @@ def test_an_annotation_file_names_the_images(root):
     assert build(root).get_gt_labels().tolist() == [2, 0]
 
 
+def test_a_remote_root_is_left_to_mmengine(monkeypatch):
+    given = []
+    monkeypatch.setattr('mmpretrain.datasets.ImageNet.__init__', lambda self, root, **kwargs: given.append(root))
+    build('s3://bucket/imagenet')
+    assert given == ['s3://bucket/imagenet']
+
+
 def test_a_missing_split_is_named(root):
     (root / 'val').rename(root / 'elsewhere')
     with pytest.raises(UserFileError, match='val does not exist'):
