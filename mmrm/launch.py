@@ -4,6 +4,7 @@ A mistake of the user ends in one line on stderr and exit code 2, before long wo
 keeps its traceback; ``--traceback`` (or ``MMRM_TRACEBACK=1``) shows that of a mistake as well.
 """
 import argparse
+import atexit
 import contextlib
 import ctypes
 import difflib
@@ -366,10 +367,20 @@ def run_processes(gpus: int, nodes: int, node_rank: int, address: str, port: int
 
 
 def leave_processes() -> None:
-    """End the process group when all are done: a process that exits with it open may abort over its threads."""
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
+    """End the process group when all are done.
+
+    Python's ordinary exit tears gloo's threads down, and under load that aborts now and then: a finished run would
+    count as a failed one. So a process of gloo's leaves after Python's exit functions (logs, visualizers).
+    """
+    if not torch.distributed.is_initialized():
+        return
+    torch.distributed.barrier()
+    if torch.distributed.get_backend() == 'gloo':
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(0)
+    torch.distributed.destroy_process_group()
 
 
 # ---------------------------------------------------------------------------------------------------------- messages
