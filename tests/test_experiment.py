@@ -108,6 +108,14 @@ def test_a_result_is_added_once_and_on_a_line_of_its_own(tmp_path):
     assert [each['seed'] for each in experiment.read_results(path)] == [0, 1]
 
 
+def test_a_result_under_other_settings_is_not_put_beside_the_first(tmp_path):
+    path = tmp_path / 'r.jsonl'
+    experiment.add_result(path, result())
+    with pytest.raises(UserError, match='holds a result of rm seed 0 under other settings'):
+        experiment.add_result(path, result(fingerprint='g'))
+    assert [each['fingerprint'] for each in experiment.read_results(path)] == ['f']
+
+
 def add_many(path, seed):
     experiment.add_result(path, result(seed=seed))
 
@@ -147,6 +155,15 @@ def test_a_result_of_other_settings_is_not_taken_for_ones_own(tmp_path):
 def test_the_published_results_are_of_this_protocol():
     published = Path(__file__).parents[1] / 'docs' / 'experiment.jsonl'
     assert len(experiment.known_results(experiment.plan(), published)) == len(experiment.read_results(published)) > 0
+
+
+def test_the_published_follow_ups_are_of_the_settings_they_name(tmp_path):
+    files = sorted((Path(__file__).parents[1] / 'docs' / 'follow_ups').glob('*.jsonl'))
+    assert files
+    for path in files:
+        for result in experiment.read_results(path):
+            run, = experiment.plan([result['method']], [result['seed']], tmp_path, result['settings'])
+            assert result['settings'] and run.fingerprint == result['fingerprint'], path
 
 
 # ---------------------------------------------------------------------------------------------------------- the command
