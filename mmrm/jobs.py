@@ -205,7 +205,8 @@ def is_locked(work_dir: Path) -> bool:
     path = work_dir / '.run.lock'
     if not path.is_file():
         return False
-    with open(path, 'r+') as file:  # NFS locks only what is open for writing
+    # NFS locks only what is open for writing; another's run can perhaps only be read.
+    with open(path, 'r+' if os.access(path, os.W_OK) else 'r') as file:
         return not _try_lock(file)
 
 

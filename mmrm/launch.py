@@ -84,7 +84,7 @@ def train_parser(processes: bool = False) -> argparse.ArgumentParser:
         '--resume', nargs='?', const='auto', metavar='PATH|auto',
         help='go on from a checkpoint; without a path (or with "auto"), from the newest of the work dir')
     parser.add_argument('--overwrite', action='store_true',
-                        help='start anew in a work dir that holds checkpoints; they are replaced one by one')
+                        help='start anew in a work dir that holds checkpoints, which go to replaced-<time> in it')
     parser.add_argument('--amp', action='store_true', help='automatic mixed precision')
     parser.add_argument('--auto-scale-lr', action='store_true',
                         help='multiply the lr by batch size / auto_scale_lr.base_batch_size')
@@ -281,9 +281,9 @@ def forget_weights(model: torch.nn.Module) -> None:
     """
     for module in model.modules():
         configs = getattr(module, 'init_cfg', None)
-        if isinstance(configs, (dict, list, tuple)):
-            kept = [config for config in ([configs] if isinstance(configs, dict) else configs)
-                    if not (isinstance(config, dict) and config.get('checkpoint'))]
+        given = [configs] if isinstance(configs, dict) else configs if isinstance(configs, (list, tuple)) else []
+        kept = [config for config in given if not (isinstance(config, dict) and config.get('checkpoint'))]
+        if len(kept) < len(given):
             module.init_cfg = kept or None
 
 

@@ -282,12 +282,12 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
     if resume is None and cfg.resume:
         resume = cfg.load_from or 'auto'
     if resume == 'auto':
-        found = latest_checkpoint(work_dir)
+        found = latest_checkpoint(work_dir) or next(reversed(saved_checkpoints(checkpoint_dir(cfg))), None)
         if found is None:
             say(f'--resume auto: no checkpoint in {work_dir}, training starts from the beginning.')
         else:
             say(f'--resume auto: going on from {found}.')
-            check_resumable(found, work_dir)
+            check_resumable(found, found.parent)
             cfg.load_from = str(found)
         cfg.resume = found is not None
     elif resume is not None:
@@ -319,12 +319,13 @@ def set_aside(runner: Runner) -> None:
     best checkpoint. Called by every process; the first of all moves.
     """
     folder = checkpoint_dir(runner.cfg)
-    if folder is None or not folder.is_dir():
-        return
-    old = [*saved_checkpoints(folder), *folder.glob('best_*.pth')]
-    target = folder / f'replaced-{runner.timestamp}'
-    if runner._load_from and Path(runner._load_from) in old:
-        runner._load_from = str(target / Path(runner._load_from).name)
+    there = folder is not None and folder.is_dir()
+    old = [*saved_checkpoints(folder), *folder.glob('best_*.pth')] if there else []
+    target = folder / f'replaced-{runner.timestamp}' if there else None
+    start = runner._load_from or ''
+    if start and '://' not in start and Path(start).resolve() in [path.resolve() for path in old]:
+        runner._load_from = str(target / Path(start).name)
+    barrier()  # all have looked
     if runner.rank == 0 and old:
         target.mkdir()
         for path in old:

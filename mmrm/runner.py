@@ -107,8 +107,9 @@ class CrashSafeCheckpointHook(CheckpointHook):
         for key, path in getattr(self, 'best_ckpt_path_dict', {}).items():
             self.best_ckpt_path_dict[key] = self._here(path) if path else path
 
-    def _here(self, path: str) -> str:
-        return self.file_backend.join_path(self.out_dir, Path(path).name)
+    def _here(self, path: str) -> Optional[str]:
+        here = self.file_backend.join_path(self.out_dir, Path(path).name)
+        return here if self.file_backend.isfile(here) or self.file_backend.isdir(here) else None
 
     def _save_checkpoint_with_step(self, runner, step, meta):
         self._remove_afterwards(super()._save_checkpoint_with_step, runner, step, meta)

@@ -6,7 +6,10 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -468,6 +471,31 @@ def test_weights_of_the_run_that_is_replaced_can_be_the_start(trained, tmp_path,
     assert loaded == [aside / 'epoch_2.pth'] and loaded[0].is_file()
 
 
+def test_every_process_looks_before_the_first_one_moves(trained, tmp_path, monkeypatch):
+    work = tmp_path / 'work'
+    shutil.copytree(trained[1], work)
+    start = work / '..' / 'work' / 'epoch_1.pth'  # the same file by another name
+    runners = [SimpleNamespace(cfg=Config(dict(work_dir=str(work))), work_dir=str(work), rank=rank, timestamp='now',
+                               _load_from=str(start), logger=MMLogger.get_current_instance()) for rank in (0, 1)]
+    meeting = threading.Barrier(2)
+    monkeypatch.setattr(preflight, 'barrier', lambda: meeting.wait(20))
+    look = preflight.saved_checkpoints
+
+    def slowly(folder):  # the second process comes late
+        time.sleep(0.5 if threading.current_thread().name == '1' else 0)
+        return look(folder)
+
+    monkeypatch.setattr(preflight, 'saved_checkpoints', slowly)
+    threads = [threading.Thread(target=preflight.set_aside, args=(runner, ), name=str(runner.rank))
+               for runner in runners]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [runner._load_from for runner in runners] == [str(work / 'replaced-now' / 'epoch_1.pth')] * 2
+    assert (work / 'replaced-now' / 'epoch_1.pth').is_file()
+
+
 def test_checkpoints_in_another_folder_are_seen_too(error, trained, tmp_path):
     config, out = trained[0], tmp_path / 'scratch'
     shutil.copytree(trained[1], out / 'work')
@@ -475,6 +503,9 @@ def test_checkpoints_in_another_folder_are_seen_too(error, trained, tmp_path):
     message = error(launch.train, config, '--work-dir', tmp_path / 'work', '--cfg-options',
                     f'default_hooks.checkpoint.out_dir={out}')
     assert f'{out / "work"} holds checkpoints' in message and content(out) == before
+    cfg = launch.prepare_train(args_of(config, '--work-dir', tmp_path / 'work', '--resume', '--cfg-options',
+                                       f'default_hooks.checkpoint.out_dir={out}'))
+    assert cfg.resume and cfg.load_from == str(out / 'work' / 'epoch_2.pth')
 
 
 def test_a_run_that_goes_on_elsewhere_leaves_the_best_checkpoint_where_it_came_from(trained, tmp_path):
@@ -486,6 +517,13 @@ def test_a_run_that_goes_on_elsewhere_leaves_the_best_checkpoint_where_it_came_f
     torch.save(checkpoint, old / 'epoch_1.pth')
     launch.train([str(trained[0]), '--work-dir', str(tmp_path / 'new'), '--resume', str(old / 'epoch_1.pth')])
     assert best.is_file() and len(list((tmp_path / 'new').glob('best_*.pth'))) == 1
+    # Where no epoch is better there is none: the path of the first run's is not taken for its own.
+    checkpoint['message_hub']['runtime_info'].update(best_score=1000.0)
+    torch.save(checkpoint, old / 'epoch_1.pth')
+    launch.train([str(trained[0]), '--work-dir', str(tmp_path / 'worse'), '--resume', str(old / 'epoch_1.pth'),
+                  '--cfg-options', "default_hooks.checkpoint.published_keys=['meta','state_dict']"])
+    assert best.is_file() and not list((tmp_path / 'worse').glob('best_*.pth'))
+    checkpoint['message_hub']['runtime_info'].update(best_score=-1.0)
     # In a copy the best one is the copy's, and a better one takes its place.
     copy = tmp_path / 'copy'
     shutil.copytree(old, copy)
@@ -508,6 +546,9 @@ def test_a_resume_does_not_ask_for_the_weights_that_the_run_started_from():
     model.init_weights()
     assert model.init_cfg is None and model.backbone.init_cfg is None
     assert model.head.init_cfg == [dict(type='Normal', layer='Linear', std=0.01)] and not model.head.fc.bias.any()
+    untouched = part(dict(type='TruncNormal', layer='Linear'))  # some classes read it as a dict
+    launch.forget_weights(untouched)
+    assert untouched.init_cfg == dict(type='TruncNormal', layer='Linear')
 
 
 def test_only_max_keep_ckpts_and_the_best_remain(run):

@@ -46,6 +46,8 @@ def main() -> None:
     if form == 'terminal':
         note = f'{len(results)} runs of {show_path(path)}; test accuracy in percent, mean ± standard deviation'
         lines = [note, *lines, *analysis.comparisons(results)]
+    if len({each.stem for each in others}) < len(others):
+        raise UserValueError('--follow-ups: two files have the same name, and it is the name of their rows.')
     if others:
         more = analysis.follow_up_lines(results, {each.stem: read_results(each) for each in others})
         headers = analysis.FOLLOW_UP_HEADERS

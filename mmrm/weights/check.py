@@ -77,6 +77,8 @@ def _check_weights(model: BaseModule, report: Report) -> None:
                                'Use StrictPretrained in model.init_cfg')
     elif not strict:
         report.facts.append('weights     from scratch')
+    if not strict:
+        return
     filled = []
     for _, module, config in strict:
         initializer = StrictPretrained(**{key: value for key, value in config.items() if key != 'type'})

@@ -39,17 +39,20 @@ def export_backbone(checkpoint: Union[str, Path],
         where = f' behind the prefix {prefix!r}' if prefix else ''
         raise UserFileError(f'{source} has no backbone in it{where}: {listed([*network.head, *network.others])}')
     if verify(network.backbone, str(source)) is None:
-        _check_prefix(network.backbone, source)
+        _check_prefix(network.backbone, source, prefix)
     content = f'backbone, {describe(network.backbone).removeprefix("a ")}'
     return save(network.backbone, out, dict(origin(weights, network.backbone), content=content), overwrite)
 
 
-def _check_prefix(backbone: StateDict, source: Path) -> None:
+def _check_prefix(backbone: StateDict, source: Path, prefix: Optional[str]) -> None:
     """Raise if the tensors are a whole model's, its backbone behind a prefix that is not known here."""
-    prefixes = sorted({key.partition('.backbone.')[0] + '.backbone.' for key in backbone if '.backbone.' in key})
+    prefixes = sorted({key[:key.index('backbone.')] + 'backbone.' for key in backbone
+                       if key.startswith('backbone.') or '.backbone.' in key})
     if prefixes:
-        raise UserFileError(f'{source} has its backbone behind a prefix: give prefix={prefixes[0]!r} (--prefix).'
-                            + (f' There are others: {listed(prefixes[1:])}' if prefixes[1:] else ''))
+        before = prefix.rstrip('.') + '.' if prefix else ''
+        others = f' There are others: {listed(prefixes[1:])}' if prefixes[1:] else ''
+        raise UserFileError(f'{source} has its backbone behind a prefix: give prefix={before + prefixes[0]!r} '
+                            f'(--prefix).{others}')
 
 
 def export_classifier(checkpoint: Union[str, Path],

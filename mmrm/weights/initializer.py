@@ -85,8 +85,8 @@ def _checkpoint_of_run(folder: Path, hint: str) -> Path:
             if file.is_file():
                 return file
         raise UserFileError(f'{last} names {named}, which is not there.')
-    seeds = sorted(child.name for child in folder.iterdir() if child.is_dir() and
-                   ((child / 'last_checkpoint').is_file() or any(child.glob('best_*.pth'))))
+    seeds = sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith('replaced-')
+                   and ((child / 'last_checkpoint').is_file() or any(child.glob('best_*.pth'))))
     if seeds:
         raise UserFileError(f'{folder} holds several runs, name one: {listed(seeds)}.')
     raise UserFileError(f'{folder} is a folder without a checkpoint (no best_*.pth, no last_checkpoint).{hint}')

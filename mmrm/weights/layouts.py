@@ -55,7 +55,7 @@ def split(state_dict: StateDict, prefix: Optional[str] = None) -> Network:
     """
     state_dict = {WRAPPERS.sub('', key): value for key, value in state_dict.items()}
     if prefix or any(key.startswith('backbone.') for key in state_dict):
-        prefix = prefix or 'backbone.'
+        prefix = (prefix or 'backbone').rstrip('.') + '.'
         backbone = {key[len(prefix):]: value for key, value in state_dict.items() if key.startswith(prefix)}
         head = {key[len('head.'):]: value for key, value in state_dict.items() if key.startswith('head.')}
         others = [key for key in state_dict if not key.startswith((prefix, 'head.'))]

@@ -132,5 +132,7 @@ def test_the_tool_prints_follow_ups_after_the_table(results, tmp_path, tool):
     assert code == 0 and printed.index('| RM | 5 |') < printed.index('| omega-1 | RM | 0 | 63.50 | +1.50 |')
     code, printed = tool(path, '--follow-ups', other, '--format', 'latex')
     assert code == 0 and printed.count('tabular') == 4 and printed.isascii() and r'$\pm$' in printed
+    code, printed = tool(path, '--follow-ups', other, other)
+    assert code == 2 and 'two files have the same name' in printed
     code, printed = tool(path, '--follow-ups', other, '--format', 'csv')
     assert code == 2 and 'csv holds one' in printed

@@ -99,6 +99,9 @@ def test_the_lenient_way_is_a_problem(ready, tmp_path, resnet50):
                       f"model = dict(init_cfg=None, backbone=dict(init_cfg=dict(_delete_=True, type='Pretrained', "
                       f"checkpoint='{resnet50}')))\n")
     assert 'backbone loads leniently' in check(config).problems[0]
+    # It is not loaded, let alone fetched.
+    problems = check(config, {'model.backbone.init_cfg.checkpoint': 'https://nowhere.invalid/r.pth'}).problems
+    assert len(problems) == 1 and 'backbone loads leniently' in problems[0]
 
 
 def test_a_pretraining_starts_from_scratch(ready):

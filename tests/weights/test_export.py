@@ -265,7 +265,9 @@ def test_a_backbone_behind_a_prefix_is_exported_by_its_prefix_and_not_as_somethi
         export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth')
     with pytest.raises(UserFileError, match=r"no backbone in it behind the prefix 'encoder\.'"):
         export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix='encoder.')
-    export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix='model.backbone.')
+    with pytest.raises(UserFileError, match=r"give prefix='model\.backbone\.'"):
+        export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix='model')
+    export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix='model.backbone')
     expected = resnet.backbone.state_dict()
     found = tensors_of(tmp_path / 'out.pth')
     assert list(found) == list(expected) and all(torch.equal(found[key], expected[key]) for key in expected)
