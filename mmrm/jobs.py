@@ -26,7 +26,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from . import logs
 from .errors import UserError, UserFileError, UserTypeError, UserValueError
 from .paths import shipped
-from .preflight import read_config
+from .preflight import checkpoint_out_dir, read_config
+from .writing import write_text
 
 METRIC = 'accuracy/top1'
 MISTAKE = ' (a mistake in the input)'  # train.py's exit code 2
@@ -153,7 +154,7 @@ def merged_config(config: Path, options: dict) -> Config:
         int(cfg.train_cfg.max_epochs)
     except (AttributeError, TypeError, ValueError) as error:
         raise UserValueError(f'--cfg-options {options} does not fit config {config}: {error}') from error
-    if ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir'):
+    if checkpoint_out_dir(cfg):
         raise UserValueError(f'config {config}: default_hooks.checkpoint.out_dir would be one folder for several runs; '
                              'leave it out, --work-dir moves them all.')
     return cfg
@@ -242,9 +243,7 @@ def train(run: Run, environment: Optional[dict] = None, started: Callable = lamb
             return 'finished'
         note = run.work_dir / 'run.json'
         if not note.is_file():
-            part = note.with_suffix('.part')
-            part.write_text(json.dumps(run.describe(), indent=2) + '\n')
-            os.replace(part, note)
+            write_text(note, json.dumps(run.describe(), indent=2) + '\n')
         command, before = run.command(), run.logged_epochs()
         with open(run.work_dir / 'console.log', 'ab') as console:
             console.write(f'\n$ {shlex.join(command)}\n'.encode())

@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 import traceback
-from pathlib import Path
 from typing import Iterator, List, Optional, Sequence, Tuple
 
 import torch
@@ -30,6 +29,8 @@ from .errors import UserError, UserFileError, UserValueError, cli
 from .preflight import local_rank, one_line, say
 from .runner import RANK_VARIABLES, Runner, TestRunner
 from .weights import check_placement
+from .weights.initializer import init_cfgs
+from .writing import write_text
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -280,9 +281,8 @@ def forget_weights(model: torch.nn.Module) -> None:
     The checkpoint holds all of it, and the file that the run started from may be gone.
     """
     for module in model.modules():
-        configs = getattr(module, 'init_cfg', None)
-        given = [configs] if isinstance(configs, dict) else configs if isinstance(configs, (list, tuple)) else []
-        kept = [config for config in given if not (isinstance(config, dict) and config.get('checkpoint'))]
+        given = init_cfgs(module)
+        kept = [config for config in given if not config.get('checkpoint')]
         if len(kept) < len(given):
             module.init_cfg = kept or None
 
@@ -445,9 +445,7 @@ def report_metrics(metrics: dict, out: Optional[str] = None) -> None:
     if not metrics:
         print('no metrics: the evaluator had nothing to measure (for COCO: no box above the score threshold)')
     if out and out.endswith('.json'):
-        part = Path(f'{out}.part')
-        part.write_text(json.dumps(metrics, indent=2, default=float) + '\n')
-        os.replace(part, out)
+        write_text(out, json.dumps(metrics, indent=2, default=float) + '\n', overwrite=True)
 
 
 def dump_results(cfg: Config, out: str):

@@ -245,7 +245,6 @@ def check_work_dir(work_dir: str) -> None:
         raise UserFileError(f'{work_dir} cannot be written to: {error.strerror}; give another --work-dir.') from error
 
 
-
 def check_out(out: str, overwrite: bool) -> None:
     """Raise unless ``--out`` can be written."""
     path = Path(out)
@@ -300,13 +299,18 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
         cfg.load_from = check_checkpoint(cfg.load_from)
 
 
+def checkpoint_out_dir(cfg: Config) -> Optional[str]:
+    """``out_dir`` of a config's CheckpointHook, if it has one."""
+    return ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir')
+
+
 def checkpoint_dir(cfg: Config) -> Optional[Path]:
     """Where a run's checkpoints go: its work dir or, with ``checkpoint.out_dir``, a folder of the same name there.
 
     None if that is not on a disk of this machine.
     """
     work_dir = Path(cfg.work_dir)
-    out_dir = ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir')
+    out_dir = checkpoint_out_dir(cfg)
     if out_dir and '://' in str(out_dir):
         return None
     return work_dir if not out_dir or Path(out_dir) == work_dir else Path(out_dir).absolute() / work_dir.name

@@ -3,7 +3,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Iterator, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 from urllib.error import URLError
 from urllib.parse import urlparse
 
@@ -241,8 +241,7 @@ class StrictPretrained:
             # In the backbone's own init_cfg: fine where the class leaves initialisation to mmengine.
             check_placement(model)
             return model, 'backbone'
-        inner = getattr(backbone, 'init_cfg', None)
-        for config in [inner] if isinstance(inner, dict) else inner or []:
+        for config in init_cfgs(backbone):
             if 'checkpoint' in config:
                 raise UserValueError(
                     f'two sources of weights: model.init_cfg has {self.checkpoint}, model.{self.module}.init_cfg has '
@@ -270,10 +269,15 @@ def check_placement(model: torch.nn.Module) -> None:
 def strict_parts(model: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Module, dict]]:
     """The modules of a model with ``StrictPretrained`` in their ``init_cfg``: name, module, config."""
     for name, module in model.named_modules():
-        configs = getattr(module, 'init_cfg', None)
-        for config in [configs] if isinstance(configs, dict) else configs or []:
+        for config in init_cfgs(module):
             if config.get('type') in ('StrictPretrained', StrictPretrained):
                 yield name, module, config
+
+
+def init_cfgs(module: torch.nn.Module) -> List[dict]:
+    """The parts of a module's ``init_cfg``, which may be one dict, several or none."""
+    configs = getattr(module, 'init_cfg', None) or []
+    return [config for config in ([configs] if isinstance(configs, dict) else configs) if isinstance(config, dict)]
 
 
 def _has_own_way(module: torch.nn.Module) -> bool:
