@@ -8,6 +8,7 @@ import pytest
 import torch
 from mmengine.logging import MessageHub, MMLogger
 from mmengine.registry import DefaultScope
+from mmengine.visualization import Visualizer
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers.py and reference.py, from every folder of tests
 
@@ -22,9 +23,14 @@ def _seeded():
 
 @pytest.fixture(autouse=True)
 def _no_leftovers_in_mmengine():
-    """mmengine's default scope and loggers are global: a test must not meet those that another one left behind."""
-    for kind in (DefaultScope, MMLogger, MessageHub):
+    """mmengine's scopes, loggers and visualizers are global, by name: a test must not meet another one's."""
+    for kind in (DefaultScope, MMLogger, MessageHub, *_with_subclasses(Visualizer)):
         kind._instance_dict.clear()
+
+
+def _with_subclasses(kind):
+    """A class and all that inherit from it: each keeps instances of its own."""
+    return [kind, *(heir for child in kind.__subclasses__() for heir in _with_subclasses(child))]
 
 
 @pytest.fixture

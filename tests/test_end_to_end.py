@@ -16,7 +16,6 @@ import mmrm
 from mmrm.weights import find_checkpoint, read_checkpoint
 
 TOOLS = mmrm.paths.shipped() / 'tools'
-pytestmark = pytest.mark.xdist_group('end to end')  # they share a pretraining
 
 
 def tool(name, *args, **env):

@@ -17,10 +17,8 @@ from mmengine.config import Config
 from mmengine.device import utils as device_utils
 from mmengine.fileio import LocalBackend
 from mmengine.hooks import CheckpointHook
-from mmengine.logging import MessageHub, MMLogger
+from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
-from mmengine.registry import DefaultScope
-from mmengine.visualization import Visualizer
 from tiny_run import write_run
 
 from mmrm import launch, paths, preflight
@@ -40,8 +38,6 @@ def environment(monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(device_utils, 'DEVICE', device_utils.DEVICE)
     monkeypatch.setattr('logging.raiseExceptions', True)
-    for manager in (MessageHub, MMLogger, DefaultScope, Visualizer):  # two runs in a second have the same name
-        manager._instance_dict.clear()
 
 
 @pytest.fixture(scope='module')
