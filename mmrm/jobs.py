@@ -169,6 +169,8 @@ def fingerprint(cfg: Config, seed: int, options: dict) -> str:
         options (dict): Where the run departs from its config.
     """
     decisive = {key: cfg.get(key) for key in DECISIVE}
+    if cfg.get('data_preprocessor'):  # beside the model
+        decisive['data_preprocessor'] = cfg.data_preprocessor
     others = {key: value for key, value in options.items() if key.partition('.')[0] not in DECISIVE}
     text = json.dumps([seed, decisive, *([others] if others else [])], sort_keys=True, default=str)
     for loader in ('train_dataloader', 'val_dataloader'):

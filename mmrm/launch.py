@@ -21,7 +21,6 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from mmengine.config import Config, DictAction
-from mmengine.model import is_model_wrapper
 from mmengine.registry import RUNNERS
 
 from . import paths, preflight
@@ -268,11 +267,6 @@ def prepare_test(args: argparse.Namespace) -> Config:
             preflight.check_out(args.out, args.overwrite)
         preflight.check_work_dir(cfg.work_dir)
     return cfg
-
-
-def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The model itself, without DDP around it."""
-    return model.module if is_model_wrapper(model) else model
 
 
 def forget_weights(model: torch.nn.Module) -> None:

@@ -34,6 +34,13 @@ def find(path: Union[str, Path]) -> Path:
     return path
 
 
+def looked_in(path: Union[str, Path]) -> str:
+    """`` in A and B``, the folders where :func:`find` looked for a path; '' for an absolute one."""
+    if Path(path).expanduser().is_absolute():
+        return ''
+    return ' in ' + ' and '.join(sorted({str(Path.cwd()), str(home())}))
+
+
 def find_config(path: Union[str, Path]) -> Path:
     """Return a config file, looked up from the current folder, the home folder and the shipped configs.
 

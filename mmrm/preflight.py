@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import traceback
 from pathlib import Path
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Iterator, Optional, Sequence, Tuple
 
 import torch
 from mmengine.config import Config
@@ -24,9 +24,9 @@ from . import paths, writing
 from .errors import UserError, UserFileError, UserValueError
 from .optim_wrapper import bfloat16_is_fast
 from .runner import RANK_VARIABLES, Runner
+from .weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints
 
 DEVICES = ('cuda', 'cpu')
-CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
 # An RM head's RoI layer serves training only; batch norm's counter is unused with a fixed momentum.
 UNUSED_IN_TEST = ('fc_roi.', 'num_batches_tracked')
 
@@ -59,12 +59,27 @@ def read_config(path: Path, options: Optional[dict] = None) -> Config:
         raise
     except Exception as error:
         raise UserFileError(f'config {path} cannot be read: {one_line(error)}{config_line(error)}') from error
+    _check_preprocessor_options(cfg, path, options or {})
     try:
         cfg.merge_from_dict(options or {})
     except Exception as error:
         raise UserValueError(f'--cfg-options {options} does not fit config {path}: {one_line(error)}') from error
     cfg.resume, cfg.load_from = bool(cfg.get('resume')), cfg.get('load_from')
     return cfg
+
+
+def preprocessor_of(cfg: Config) -> dict:
+    """The config of the data preprocessor: that of the model, else, as in mmengine's Runner, that beside it."""
+    return cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor') or {}
+
+
+def _check_preprocessor_options(cfg: Config, path: Path, options: dict) -> None:
+    """Raise if an option would give the model a preprocessor of its own, which hides the one beside it."""
+    inside, beside = ((part or {}).get('data_preprocessor') for part in (cfg.get('model'), cfg))
+    astray = next((key for key in options if key.startswith('model.data_preprocessor.')), None)
+    if astray and beside and not inside:
+        raise UserValueError(f'--cfg-options {astray}: config {path} has its preprocessor beside the model, so it is '
+                             f'{astray[len("model."):]}')
 
 
 def config_line(error: BaseException) -> str:
@@ -200,9 +215,8 @@ def find_path(node: dict, key: str, field: str, required: bool, to_download: boo
         if to_download:
             found = paths.home() / path
         elif required:
-            looked = '' if found.is_absolute() else f' It was looked for in {Path.cwd()} and {paths.home()}.'
-            raise UserFileError(f'{field}.{key} = {path!r} does not exist.{looked} Put the data there (a link will do) '
-                                f'or say where it is: --cfg-options {field}.{key}=PATH')
+            raise UserFileError(f'{field}.{key} = {path!r} does not exist{paths.looked_in(path)}. Put the data there '
+                                f'(a link will do) or say where it is: --cfg-options {field}.{key}=PATH')
     if found.exists() or to_download:
         node[key] = path if found == Path(path) else str(found)
 
@@ -324,7 +338,7 @@ def set_aside(runner: Runner) -> None:
     """
     folder = checkpoint_dir(runner.cfg)
     there = folder is not None and folder.is_dir()
-    old = [*saved_checkpoints(folder), *folder.glob('best_*.pth')] if there else []
+    old = [*saved_checkpoints(folder), *best_checkpoints(folder)] if there else []
     target = folder / f'replaced-{runner.timestamp}' if there else None
     start = runner._load_from or ''
     if start and '://' not in start and Path(start).resolve() in [path.resolve() for path in old]:
@@ -337,27 +351,6 @@ def set_aside(runner: Runner) -> None:
         (Path(runner.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
         runner.logger.info(f'--overwrite: {len(old)} checkpoints of an older run are now in {target}.')
     barrier()
-
-
-def saved_checkpoints(work_dir: Optional[Path]) -> List[Path]:
-    """The checkpoints of a run, oldest first."""
-    if work_dir is None:
-        return []
-    saved = [path for pattern in CHECKPOINTS for path in work_dir.glob(pattern)]
-    return sorted(saved, key=lambda path: (path.stat().st_mtime_ns, path.name))
-
-
-def latest_checkpoint(work_dir: Path) -> Optional[Path]:
-    """The checkpoint that ``last_checkpoint`` names (in ``work_dir`` if that was moved or copied), else the newest.
-
-    A run killed while it wrote ``last_checkpoint`` leaves an empty or no such file beside a complete checkpoint.
-    """
-    note = work_dir / 'last_checkpoint'
-    name = note.read_text().strip() if note.is_file() else ''
-    if not name:
-        return saved_checkpoints(work_dir)[-1] if saved_checkpoints(work_dir) else None
-    here = work_dir / Path(name).name
-    return Path(name) if Path(name).exists() and not here.exists() else here
 
 
 def check_resumable(path: Path, work_dir: Path) -> None:

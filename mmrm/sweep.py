@@ -14,6 +14,7 @@ from . import jobs
 from .errors import UserError, UserValueError
 from .jobs import one_of, train
 from .paths import PACKAGE, find_config, home
+from .preflight import preprocessor_of, read_config
 
 AUGMENTS = 'model.data_preprocessor.batch_augments.augments'
 
@@ -102,7 +103,7 @@ def plan(sweep: str,
         config, name = _find_setting(setting)
         width = gpus or (1 if cpu else _gpus_of(config))
         for value in dict.fromkeys(values):
-            knobs = chosen.values[value]
+            knobs = _fitting(chosen.values[value], config)
             twice = sorted(set(knobs) & set(options or {}))
             if twice:
                 raise UserValueError(f'--cfg-options cannot set {", ".join(twice)}: the sweep {sweep} sets it')
@@ -142,11 +143,19 @@ def _gpus_of(config: Path) -> int:
 
 def _config_of(config: Path, options: dict) -> Config:
     cfg = jobs.merged_config(config, options)
-    batch_augments = cfg.model.get('data_preprocessor', {}).get('batch_augments') or {}
-    augments = batch_augments.get('augments')
+    augments = (preprocessor_of(cfg).get('batch_augments') or {}).get('augments')
     if not isinstance(augments, dict) or augments.get('type') != 'RecursiveMix':
         raise UserValueError(f'config {config} is not one of RecursiveMix: {AUGMENTS}.type is not RecursiveMix')
     return cfg
+
+
+def _fitting(knobs: dict, config: Path) -> dict:
+    """The settings of a value, under the names that they have in a config: its preprocessor may be beside the model."""
+    cfg = read_config(config)
+    if (cfg.get('model') or {}).get('data_preprocessor') or not cfg.get('data_preprocessor'):
+        return knobs
+    inside = 'model.data_preprocessor.'
+    return {key[len('model.'):] if key.startswith(inside) else key: value for key, value in knobs.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------- Slurm

@@ -19,7 +19,7 @@ from mmengine.fileio import LocalBackend
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
-from tiny_run import write_run
+from tiny_run import BESIDE, write_run
 
 from mmrm import launch, paths, preflight
 from mmrm.errors import UserError
@@ -83,6 +83,12 @@ def content(folder: Path) -> dict:
 # ---------------------------------------------------------------------------------------------------- command line
 def test_unknown_option_names_the_near_one(error, run):
     assert 'did you mean --work-dir?' in error(launch.train, run[0], '--work-dri', 'x')
+
+
+def test_an_option_that_would_hide_the_preprocessor_is_refused(error, tmp_path):
+    astray = 'model.data_preprocessor.batch_augments.augments.alpha=0.3'
+    message = error(launch.train, write_run(tmp_path, more=BESIDE), '--cfg-options', astray)
+    assert 'beside the model, so it is data_preprocessor.batch_augments.augments.alpha' in message
 
 
 @pytest.mark.parametrize('value', ['lr', '=3', 'model.x=[1,2'])
@@ -296,9 +302,13 @@ def test_relative_data_is_found_from_here_then_from_home(tmp_path, monkeypatch):
     assert cfg.val_evaluator[0].ann_file == str(home / 'data/coco/val.json')
 
 
-def test_missing_data_is_named_with_its_field(error, run):
+def test_missing_data_is_named_with_its_field(error, run, tmp_path, monkeypatch):
     field = 'train_dataloader.dataset.data_root'
-    assert f"{field} = 'data/nowhere'" in error(launch.train, run[0], '--cfg-options', f'{field}=data/nowhere')
+    message = error(launch.train, run[0], '--cfg-options', f'{field}=data/nowhere')
+    places = ' and '.join(sorted([os.getcwd(), str(tmp_path)]))
+    assert f"{field} = 'data/nowhere' does not exist in {places}." in message
+    monkeypatch.chdir(tmp_path)  # the home folder: one place to look in
+    assert f'does not exist in {tmp_path}.' in error(launch.train, run[0], '--cfg-options', f'{field}=data/nowhere')
     other = "dict(type='ConcatDataset', datasets=[dict(dataset, data_root='/nowhere')])"
     run[0].write_text(f"{run[0].read_text()}train_dataloader['dataset'] = {other}\n")
     assert "train_dataloader.dataset.datasets[0].data_root = '/nowhere'" in error(launch.train, run[0])

@@ -14,10 +14,12 @@ import pytest
 from mmengine.config import Config
 from mmpretrain.registry import MODELS
 from stand_in import starts, use_stand_in, wait_for
+from tiny_run import BESIDE, write_run
 
 import mmrm  # noqa: F401
 from mmrm import jobs, launch, sweep
 from mmrm.errors import UserError
+from mmrm.preflight import read_config
 
 ROOT = Path(__file__).parents[1]
 TOOL = ROOT / 'tools' / 'sweep.py'
@@ -114,6 +116,26 @@ def test_a_folder_for_the_checkpoints_of_all_runs_is_refused(tmp_path):
     with pytest.raises(UserError, match=r'checkpoint\.out_dir would be one folder for several runs'):
         sweep.plan('fc', ['cifar10-resnet18-w16'], [0], root=tmp_path,
                    options={'default_hooks.checkpoint.out_dir': str(tmp_path)})
+
+
+def test_a_config_of_ones_own_may_have_its_preprocessor_beside_the_model(tmp_path):
+    config = write_run(tmp_path, more=BESIDE)
+    for run in sweep.plan('alpha', [str(config)], [0], ['0.1', '0.9'], tmp_path / 'runs'):
+        args = launch.train_parser().parse_args(run.command()[2:])
+        cfg = read_config(run.config, args.cfg_options)
+        assert 'data_preprocessor' not in cfg.model
+        assert f"{cfg.data_preprocessor.batch_augments.augments['alpha']:g}" == run.value
+    with pytest.raises(UserError, match=r'cannot set data_preprocessor\..*alpha: the sweep alpha sets it'):
+        sweep.plan('alpha', [str(config)], [0], root=tmp_path / 'runs',
+                   options={'data_preprocessor.batch_augments.augments.alpha': 0.5})
+
+
+def test_another_preprocessor_beside_the_model_is_another_run(tmp_path):
+    config = write_run(tmp_path, more=BESIDE)
+    first, = sweep.plan('fc', [str(config)], [0], ['shared'], tmp_path / 'runs')
+    config.write_text(config.read_text() + "data_preprocessor['std'] = [60.] * 3\n")
+    second, = sweep.plan('fc', [str(config)], [0], ['shared'], tmp_path / 'runs')
+    assert first.fingerprint != second.fingerprint
 
 
 def test_numbers_may_be_written_in_any_way(tmp_path):

@@ -38,6 +38,8 @@ custom_hooks = [dict(type='RandomStateHook'), dict(type='ResetHistoryHook')]
 log_processor = dict(window_size=1)
 randomness = dict(seed=0)
 '''
+# Lines that put the preprocessor where mmpretrain's own configs have it.
+BESIDE = "data_preprocessor = model.pop('data_preprocessor')\n"
 
 
 def write_run(folder: Path, epochs: int = 2, images: int = 12, more: str = '') -> Path:

@@ -66,7 +66,10 @@ def build_model(cfg: Config) -> torch.nn.Module:
     level = logger.level
     logger.setLevel('WARNING')
     try:
-        return MODELS.build(copy.deepcopy(cfg.model))
+        model = copy.deepcopy(cfg.model)
+        if preflight.preprocessor_of(cfg):
+            model.data_preprocessor = copy.deepcopy(preflight.preprocessor_of(cfg))
+        return MODELS.build(model)
     finally:
         logger.setLevel(level)
 
@@ -74,7 +77,7 @@ def build_model(cfg: Config) -> torch.nn.Module:
 def build_preprocessor(cfg: Config):
     """The data preprocessor of a config, without batch augments."""
     scope(cfg)
-    wanted = dict(cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor') or {})
+    wanted = dict(preflight.preprocessor_of(cfg))
     wanted.setdefault('type', 'ClsDataPreprocessor')
     wanted.pop('batch_augments', None)
     return MODELS.build(wanted)
@@ -136,7 +139,7 @@ def soft_labels(samples: Sequence, num_classes: int) -> torch.Tensor:
 
 def number_of_classes(cfg: Config) -> int:
     """As the head or the preprocessor of a config says."""
-    for node in (cfg.model.get('head') or {}, cfg.model.get('data_preprocessor') or {}):
+    for node in (cfg.model.get('head') or {}, preflight.preprocessor_of(cfg)):
         if isinstance(node.get('num_classes'), int):
             return node['num_classes']
     raise UserValueError('the config says nowhere how many classes there are (model.head.num_classes).')

@@ -7,7 +7,7 @@ from mmengine.config import Config
 from mmpretrain.registry import BATCH_AUGMENTS
 
 from ..errors import UserValueError
-from ..preflight import type_name
+from ..preflight import preprocessor_of, type_name
 from ..recursive_mix import Box, RecursiveMix
 from . import classifiers, figures
 
@@ -39,7 +39,7 @@ class Gallery(NamedTuple):
 
 def recursive_mix_of(cfg: Config) -> Tuple[RecursiveMix, bool]:
     """The RecursiveMix of a config, new and empty, and whether the config has one; its defaults otherwise."""
-    augments = ((cfg.model.get('data_preprocessor') or {}).get('batch_augments') or {}).get('augments') or []
+    augments = (preprocessor_of(cfg).get('batch_augments') or {}).get('augments') or []
     for augment in augments if isinstance(augments, (list, tuple)) else [augments]:
         if type_name(augment) == 'RecursiveMix' and augment.get('history', True):
             return BATCH_AUGMENTS.build(dict(augment)), True

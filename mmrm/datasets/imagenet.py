@@ -34,6 +34,8 @@ class RMImageNet(ImageNet):
         if self.with_label and not self.ann_file:
             self._check_classes(folder, hint)
         images = super().load_data_list()
+        if not images:
+            raise UserFileError(f'{self.ann_file or folder} lists no images. {hint}')
         # With an annotation file nothing else looks at the images before the first epoch reaches them.
         missing = [entry['img_path'] for entry in (images[0], images[-1]) if not Path(entry['img_path']).is_file()]
         if missing:

@@ -18,6 +18,7 @@ from .. import paths
 from ..errors import UserFileError, UserTypeError, UserValueError
 from .layouts import COUNTER, Network, StateDict, describe, listed, split
 from .origin import read_weights, tensor_hash
+from .runs import weights_of_run
 
 HOW = ' MMRM_BACKBONE=PATH or --cfg-options model.init_cfg.checkpoint=PATH names another file or run.'
 
@@ -63,33 +64,10 @@ def find_checkpoint(path: Union[str, Path], hint: str = '') -> Path:
         return download(str(path), hint)
     found = paths.find(path)
     if found.is_dir():
-        return _checkpoint_of_run(found, hint)
+        return weights_of_run(found, hint)
     if not found.exists():
-        looked = '' if found.is_absolute() else ' in ' + ' and '.join(sorted({str(Path.cwd()), str(paths.home())}))
-        raise UserFileError(f'weights {path} do not exist{looked}.{hint}')
+        raise UserFileError(f'weights {path} do not exist{paths.looked_in(path)}.{hint}')
     return found
-
-
-def _checkpoint_of_run(folder: Path, hint: str) -> Path:
-    best = sorted(folder.glob('best_*.pth'))
-    if len(best) > 1:
-        names = listed(file.name for file in best)
-        raise UserFileError(f'{folder} has {len(best)} best checkpoints, name one: {names}.')
-    if best:
-        return best[0]
-    last = folder / 'last_checkpoint'
-    if last.is_file():
-        named = Path(last.read_text().strip())
-        # The run may have been moved since.
-        for file in (named, folder / named.name):
-            if file.is_file():
-                return file
-        raise UserFileError(f'{last} names {named}, which is not there.')
-    seeds = sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith('replaced-')
-                   and ((child / 'last_checkpoint').is_file() or any(child.glob('best_*.pth'))))
-    if seeds:
-        raise UserFileError(f'{folder} holds several runs, name one: {listed(seeds)}.')
-    raise UserFileError(f'{folder} is a folder without a checkpoint (no best_*.pth, no last_checkpoint).{hint}')
 
 
 def download(address: str, hint: str = '') -> Path:

@@ -61,6 +61,13 @@ def test_an_empty_class_is_named(root):
         build(root)
 
 
+def test_a_list_without_images_is_named(root):
+    (root / 'meta').mkdir()
+    (root / 'meta' / 'val.txt').touch()
+    with pytest.raises(UserFileError, match=r'val.txt lists no images'):
+        build(root, 'val')
+
+
 def test_a_listed_image_that_is_missing_is_named(root):
     (root / 'meta').mkdir()
     (root / 'meta' / 'val.txt').write_text('n01/0.JPEG 0\nn09/0.JPEG 1\n')

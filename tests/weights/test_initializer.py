@@ -1,4 +1,5 @@
 """Weights arrive in the backbone bit for bit, or the run stops with a message that says why they do not."""
+import os
 from pathlib import Path
 from urllib.error import URLError
 
@@ -354,9 +355,28 @@ def test_without_a_best_one_for_its_last_also_when_it_was_moved(tmp_path):
     assert find_checkpoint(tmp_path) == tmp_path / 'epoch_2.pth'
 
 
+def test_a_copy_stands_for_itself_also_while_the_original_is_there(tmp_path):
+    for run in ('original', 'copy'):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / 'epoch_2.pth').touch()
+        (tmp_path / run / 'last_checkpoint').write_text(str(tmp_path / 'original' / 'epoch_2.pth'))
+        assert find_checkpoint(tmp_path / run) == tmp_path / run / 'epoch_2.pth'
+
+
+@pytest.mark.parametrize('note', [None, ''])
+def test_a_run_killed_before_it_noted_its_last_checkpoint_stands_for_the_newest(note, tmp_path):
+    for age, name in enumerate(('epoch_10.pth', 'epoch_9.pth')):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    if note is not None:
+        (tmp_path / 'last_checkpoint').write_text(note)
+    assert find_checkpoint(tmp_path) == tmp_path / 'epoch_10.pth'
+
+
 @pytest.mark.parametrize('files, message', [
     (['best_a_epoch_1.pth', 'best_b_epoch_1.pth'], '2 best checkpoints, name one: best_a'),
     (['seed0/best_a_epoch_1.pth', 'seed1/best_a_epoch_1.pth'], 'several runs, name one: seed0, seed1'),
+    (['seed0/epoch_1.pth', 'seed1/epoch_1.pth', 'seed2/notes.txt'], 'several runs, name one: seed0, seed1\\.'),
     (['notes.txt'], 'folder without a checkpoint'),
 ])
 def test_a_folder_that_does_not_say_which(files, message, tmp_path):
