@@ -14,7 +14,7 @@ from . import jobs
 from .errors import UserError, UserValueError
 from .jobs import one_of, train
 from .paths import PACKAGE, find_config, home
-from .preflight import preprocessor_of, read_config
+from .preflight import preprocessor_of, read_config, type_name
 
 AUGMENTS = 'model.data_preprocessor.batch_augments.augments'
 
@@ -144,7 +144,7 @@ def _gpus_of(config: Path) -> int:
 def _config_of(config: Path, options: dict) -> Config:
     cfg = jobs.merged_config(config, options)
     augments = (preprocessor_of(cfg).get('batch_augments') or {}).get('augments')
-    if not isinstance(augments, dict) or augments.get('type') != 'RecursiveMix':
+    if not isinstance(augments, dict) or type_name(augments) != 'RecursiveMix':
         raise UserValueError(f'config {config} is not one of RecursiveMix: {AUGMENTS}.type is not RecursiveMix')
     return cfg
 

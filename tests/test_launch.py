@@ -576,6 +576,24 @@ def test_older_checkpoint_is_removed_after_the_newer_one_is_written(run, monkeyp
     assert ('epoch_2.pth', {'epoch_1.pth', 'epoch_2.pth'}) in seen
 
 
+def test_a_config_in_pure_python_trains_resumes_and_is_tested(tmp_path):
+    """mmengine's newer kind of config names classes, not strings."""
+    config, work = write_run(tmp_path), tmp_path / 'work'
+    text = config.read_text().replace("custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)\n", '')
+    for name in ('RecursiveMix', 'RMConsistencyHead', 'RMDataPreprocessor', 'ResetHistoryHook', 'RandomStateHook',
+                 'ImageClassifier', 'CheckpointHook'):
+        text = text.replace(f"type='{name}'", f'type={name}')
+    config.write_text('from mmengine.hooks import CheckpointHook\n'
+                      'from mmpretrain.models import ImageClassifier\n'
+                      'from mmrm import RecursiveMix, RMConsistencyHead, RMDataPreprocessor\n'
+                      'from mmrm.hooks import RandomStateHook, ResetHistoryHook\n' + text)
+    launch.train([str(config), '--work-dir', str(work), '--cfg-options', 'train_cfg.max_epochs=1'])
+    launch.train([str(config), '--work-dir', str(work), '--resume'])
+    launch.test([str(config), str(work / 'epoch_2.pth'), '--work-dir', str(tmp_path / 'test')])
+    logged = [json.loads(line) for line in next(work.glob('*/vis_data/scalars.json')).read_text().splitlines()]
+    assert max(entry.get('rm_lambda', 0) for entry in logged) > 0
+
+
 def test_config_that_was_dumped_names_the_stock_hook(trained):
     config, work = trained
     assert Config.fromfile(work / config.name).default_hooks.checkpoint.type == 'CheckpointHook'

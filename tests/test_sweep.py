@@ -130,6 +130,13 @@ def test_a_config_of_ones_own_may_have_its_preprocessor_beside_the_model(tmp_pat
                    options={'data_preprocessor.batch_augments.augments.alpha': 0.5})
 
 
+def test_a_config_of_ones_own_may_name_classes_instead_of_strings(tmp_path):
+    config = write_run(tmp_path)
+    config.write_text('from mmrm import RecursiveMix\n'
+                      + config.read_text().replace("type='RecursiveMix'", 'type=RecursiveMix'))
+    assert len(sweep.plan('alpha', [str(config)], [0], root=tmp_path / 'runs')) == 9
+
+
 def test_another_preprocessor_beside_the_model_is_another_run(tmp_path):
     config = write_run(tmp_path, more=BESIDE)
     first, = sweep.plan('fc', [str(config)], [0], ['shared'], tmp_path / 'runs')
