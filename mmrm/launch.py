@@ -155,7 +155,7 @@ def test(argv: Optional[Sequence[str]] = None) -> None:
             runner = build_runner(cfg, TestRunner)
             preflight.check_weights(runner.model, cfg.load_from, unused=preflight.UNUSED_IN_TEST)
         if args.out and not args.out.endswith('.json'):
-            runner.test_evaluator.metrics.append(dump_results(cfg, args.out))
+            runner.test_evaluator.metrics.append(dump_results(runner.model, args.out))
         metrics = runner.test()
         if runner.rank == 0:
             report_metrics(metrics, args.out)
@@ -262,6 +262,7 @@ def prepare_test(args: argparse.Namespace) -> Config:
     cfg.work_dir = args.work_dir = str(preflight.choose_work_dir(args.work_dir, cfg, paths.default_work_dir(config)))
     cfg.resume = False
     cfg.load_from = preflight.check_checkpoint(args.checkpoint)
+    args.out = args.out and os.path.expanduser(args.out)
     if local_rank() == 0:
         if args.out:
             preflight.check_out(args.out, args.overwrite)
@@ -442,9 +443,9 @@ def report_metrics(metrics: dict, out: Optional[str] = None) -> None:
         write_text(out, json.dumps(metrics, indent=2, default=float) + '\n', overwrite=True)
 
 
-def dump_results(cfg: Config, out: str):
-    """The metric that writes predictions to a pickle file."""
-    if cfg.get('default_scope') == 'mmdet':  # masks as run lengths
+def dump_results(model: torch.nn.Module, out: str):
+    """The metric that writes a model's predictions to a pickle file."""
+    if type(preflight.unwrapped(model)).__module__.startswith('mmdet.'):  # masks as run lengths
         from mmdet.evaluation import DumpDetResults
         return DumpDetResults(out_file_path=out)
     from mmengine.evaluator import DumpResults

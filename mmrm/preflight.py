@@ -374,10 +374,13 @@ def is_resumable(path: Path) -> bool:
 def check_checkpoint(path, to_resume: bool = False) -> str:
     """Raise unless a checkpoint can be read safely and, to resume from it, is whole. Returns its absolute path.
 
-    Addresses (``https://``, ``torchvision://`` ...) are returned as they are.
+    One at ``http(s)://`` or ``torchvision://`` is downloaded; other addresses are mmengine's, returned as they are.
     """
     from .weights.files import read_checkpoint
-    if '://' in str(path):
+    from .weights.initializer import download
+    if str(path).startswith(('http://', 'https://', 'torchvision://')):
+        path = download(str(path))
+    elif '://' in str(path):
         if not hasattr(torch.serialization, 'add_safe_globals'):
             raise UserValueError(f'checkpoint {path}: torch before 2.4 cannot load that safely; download it first.')
         return str(path)
@@ -396,6 +399,13 @@ def check_checkpoint(path, to_resume: bool = False) -> str:
     return str(path)
 
 
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """A model without DDP and test-time augmentation around it."""
+    while isinstance(getattr(model, 'module', None), torch.nn.Module):
+        model = model.module
+    return model
+
+
 def check_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) -> None:
     """Raise unless a checkpoint has all weights of a model, in the right shapes; mmengine itself would only warn.
 
@@ -407,8 +417,7 @@ def check_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ())
     from .weights.files import read_checkpoint
     if '://' in path or local_rank() > 0:
         return
-    while isinstance(getattr(model, 'module', None), torch.nn.Module):  # DDP, test-time augmentation
-        model = model.module
+    model = unwrapped(model)
     checkpoint = read_checkpoint(path)
     state = checkpoint.get('state_dict', checkpoint)
     state = {name[7:] if name.startswith('module.') else name: value for name, value in state.items()}

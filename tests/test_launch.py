@@ -1,5 +1,7 @@
 """The launchers in one process: options, checks before a run, messages, and a run on a disk that fills up."""
 import errno
+import functools
+import http.server
 import json
 import os
 import shutil
@@ -695,6 +697,58 @@ def test_predictions_are_written(trained, tmp_path):
     launch.test([str(trained[0]), str(trained[1] / 'epoch_2.pth'), '--work-dir', str(tmp_path), '--out', str(out)])
     predictions = pickle.loads(out.read_bytes())
     assert len(predictions) == 12 and predictions[0]['pred_score'].shape == (2, )
+
+
+def test_a_home_folder_in_the_name_of_the_output_is_the_home_folder(error, trained, tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path / 'me'))
+    monkeypatch.chdir(tmp_path)
+    argv = [str(trained[0]), str(trained[1] / 'epoch_2.pth'), '--work-dir', str(tmp_path / 'w'), '--out=~/all.pkl']
+    launch.test(argv)
+    assert (tmp_path / 'me' / 'all.pkl').is_file() and not (tmp_path / '~').exists()
+    assert 'exists and is left as it is' in error(launch.test, *argv)
+
+
+@pytest.mark.parametrize('wrapped', [False, True])
+def test_masks_are_dumped_as_run_lengths_whatever_the_scope(wrapped, tmp_path):
+    from mmdet.evaluation import DumpDetResults
+    from mmdet.models import MaskRCNN
+    from mmengine.evaluator import DumpResults
+    detector = MaskRCNN.__new__(MaskRCNN)
+    torch.nn.Module.__init__(detector)
+    model = torch.nn.Module()
+    model.module = detector
+    assert isinstance(launch.dump_results(model if wrapped else detector, 'a.pkl'), DumpDetResults)
+    assert not isinstance(launch.dump_results(torch.nn.Linear(1, 1), 'a.pkl'), DumpDetResults)
+    assert isinstance(launch.dump_results(torch.nn.Linear(1, 1), 'a.pkl'), DumpResults)
+
+
+@pytest.fixture
+def address(tmp_path, monkeypatch):
+    """The address of a server on this host that gives the files of ``tmp_path / 'site'``."""
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'cache'))
+    (tmp_path / 'site').mkdir()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / 'site'))
+    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f'http://127.0.0.1:{server.server_port}'
+        server.shutdown()
+        thread.join()
+
+
+def test_a_checkpoint_at_an_address_is_checked_like_a_file(error, trained, address, tmp_path, capsys):
+    config, work, site = *trained, tmp_path / 'site'
+    shutil.copy(work / 'epoch_2.pth', site / 'good.pth')
+    (site / 'short.pth').write_bytes((work / 'epoch_2.pth').read_bytes()[:5000])
+    torch.save(dict(other=torch.zeros(3)), site / 'other.pth')
+    launch.test([str(config), str(work / 'epoch_2.pth'), '--work-dir', str(tmp_path / 'w')])
+    wanted = capsys.readouterr().out.splitlines()[-1]
+    launch.test([str(config), f'{address}/good.pth', '--work-dir', str(tmp_path / 'w')])
+    assert capsys.readouterr().out.splitlines()[-1] == wanted and wanted.startswith('accuracy/top1')
+    for name, told in (('other.pth', 'weights are missing'), ('short.pth', 'truncated'), ('none.pth', '404')):
+        assert told in error(launch.test, config, f'{address}/{name}', '--work-dir', tmp_path / 'w')
+    assert '404' in error(launch.train, config, '--work-dir', tmp_path / 'w2', '--resume', f'{address}/none.pth')
+    assert not (tmp_path / 'w2').exists()
 
 
 @pytest.mark.parametrize('name', ['metrics.txt', 'folder.json'])

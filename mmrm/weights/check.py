@@ -10,7 +10,7 @@ from mmengine.registry import MODELS, init_default_scope
 
 from .. import paths
 from ..errors import UserError
-from ..preflight import dataset_class, datasets, one_line, read_config
+from ..preflight import dataset_class, datasets, one_line, read_config, type_name
 from .initializer import StrictPretrained, check_placement, strict_parts
 from .origin import tensor_hash
 
@@ -37,7 +37,9 @@ def check(config: Union[str, Path], options: Optional[dict] = None) -> Report:
     config = paths.find_config(config)
     cfg = read_config(config, options)
     report = Report([f'config      {config}'], [])
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    scope = cfg.get('default_scope', 'mmengine')
+    if scope is not None:  # a config in pure Python has none, and mmengine's Runner sets none
+        init_default_scope(scope)
     _check_model(cfg, report)
     _check_classes(cfg, report)
     _check_data(cfg, report)
@@ -69,9 +71,12 @@ def _check_model(cfg: Config, report: Report) -> None:
 
 def _check_weights(model: BaseModule, report: Report) -> None:
     strict = list(strict_parts(model))
+    # A part that is to be filled strictly must not load by itself: StrictPretrained says so.
+    known = [part for _, part, _ in strict]
+    known += [getattr(part, config.get('module', 'backbone'), None) for _, part, config in strict]
     lenient = [name or 'model' for name, module in model.named_modules()
                if 'checkpoint' in str(getattr(module, 'init_cfg', None) or '')
-               and all(module is not part for _, part, _ in strict)]
+               and all(module is not part for part in known)]
     if lenient:
         report.problems.append(f'weights: {", ".join(lenient)} loads leniently, only warning of what does not fit. '
                                'Use StrictPretrained in model.init_cfg')
@@ -92,6 +97,10 @@ def _check_weights(model: BaseModule, report: Report) -> None:
         else:
             report.facts.append(f'            all {loaded.tensors} tensors of the backbone equal the file\'s, bit for '
                                 'bit')
+        if getattr(backbone, 'style', None) == 'caffe' and getattr(backbone, 'depth', 0) >= 50:
+            report.problems.append("weights: the backbone has style='caffe', another network with the same tensors. "
+                                   "Weights of mmrm, of RecursiveMix's authors and of torchvision need "
+                                   "style='pytorch', RGB, and their mean and std in the data preprocessor")
 
 
 def _check_classes(cfg: Config, report: Report) -> None:
@@ -100,9 +109,12 @@ def _check_classes(cfg: Config, report: Report) -> None:
         loader = cfg.get(f'{part}_dataloader') or {}
         for dataset, field in datasets(loader.get('dataset'), f'{part}_dataloader.dataset'):
             classes = _classes(dataset, cfg.get('default_scope'))
-            wrong = [f'{head}={number}' for head, number in heads.items() if classes and number != len(classes)]
+            # A panoptic network has heads for all classes and heads for things.
+            things = _classes(dataset, cfg.get('default_scope'), 'thing_classes') or classes
+            wrong = [f'{head}={number}' for head, number in heads.items()
+                     if classes and number not in (len(classes), len(things))]
             if wrong:
-                report.problems.append(f'{field} ({dataset.get("type")}) has {len(classes)} classes, the model has '
+                report.problems.append(f'{field} ({type_name(dataset)}) has {len(classes)} classes, the model has '
                                        f'{", ".join(wrong)}')
     if heads:
         report.facts.append(f'classes     {", ".join(str(number) for number in sorted(set(heads.values())))}')
@@ -113,7 +125,7 @@ def _num_classes(node, field: str = 'model') -> Iterator[Tuple[str, int]]:
     if isinstance(node, (list, tuple)):
         for index, item in enumerate(node):
             yield from _num_classes(item, f'{field}[{index}]')
-    elif isinstance(node, dict):
+    elif isinstance(node, dict) and type_name(node) != 'STDCHead':  # boundary or not
         for key, value in node.items():
             if key == 'num_classes' and isinstance(value, int):
                 yield f'{field}.{key}', value
@@ -121,11 +133,11 @@ def _num_classes(node, field: str = 'model') -> Iterator[Tuple[str, int]]:
                 yield from _num_classes(value, f'{field}.{key}')
 
 
-def _classes(dataset: dict, scope: Optional[str]) -> Optional[tuple]:
+def _classes(dataset: dict, scope: Optional[str], kind: str = 'classes') -> Optional[tuple]:
     """The classes that a data set declares, None if it finds them in its files."""
-    declared = (dataset.get('metainfo') or {}).get('classes')
+    declared = (dataset.get('metainfo') or {}).get(kind)
     if declared is None:
-        declared = (getattr(dataset_class(dataset, scope), 'METAINFO', None) or {}).get('classes')
+        declared = (getattr(dataset_class(dataset, scope), 'METAINFO', None) or {}).get(kind)
     return tuple(declared) if isinstance(declared, (list, tuple)) else None
 
 
@@ -151,6 +163,8 @@ def _check_data(cfg: Config, report: Report) -> None:
 def _paths_of(dataset: dict, scope: Optional[str]) -> list:
     """The folders and files that a data set's config names, joined as its class will."""
     root = dataset.get('data_root') or ''
+    if '://' in str(root):
+        return []
     prefix = dataset.get('data_prefix')
     names = [name for name in (prefix.values() if isinstance(prefix, dict) else [prefix]) if name]
     if dataset.get('split') and not names:  # mmpretrain's CIFAR has a folder for all splits, its ImageNet one for each
@@ -164,7 +178,7 @@ def _tell_recipe(cfg: Config, report: Report) -> None:
     loader = cfg.get('train_dataloader') or {}
     if optimizer:
         values = ', '.join(f'{key} {value}' for key, value in optimizer.items() if key != 'type')
-        report.facts.append(f'optimizer   {optimizer["type"]}: {values}')
+        report.facts.append(f'optimizer   {type_name(optimizer)}: {values}')
     if loader.get('batch_size'):
         total = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
         whole = f'; the learning rate is meant for {total} in all' if total else ''

@@ -48,11 +48,17 @@ def _check_prefix(backbone: StateDict, source: Path, prefix: Optional[str]) -> N
     """Raise if the tensors are a whole model's, its backbone behind a prefix that is not known here."""
     prefixes = sorted({key[:key.index('backbone.')] + 'backbone.' for key in backbone
                        if key.startswith('backbone.') or '.backbone.' in key})
+    prefixes = prefixes or [begin for begin in sorted({key.partition('.')[0] + '.' for key in backbone})
+                            if identify(split(_behind(begin, backbone)).backbone)]
     if prefixes:
         before = prefix.rstrip('.') + '.' if prefix else ''
         others = f' There are others: {listed(prefixes[1:])}' if prefixes[1:] else ''
         raise UserFileError(f'{source} has its backbone behind a prefix: give prefix={before + prefixes[0]!r} '
                             f'(--prefix).{others}')
+
+
+def _behind(prefix: str, tensors: StateDict) -> StateDict:
+    return {key[len(prefix):]: value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def export_classifier(checkpoint: Union[str, Path],

@@ -49,7 +49,7 @@ def find_checkpoint(path: Union[str, Path], hint: str = '') -> Path:
 
     Args:
         path (str | Path): A file, looked up from the current folder, then from :func:`mmrm.paths.home`; the folder of a
-            run, which stands for its ``best_*.pth``, else for what its ``last_checkpoint`` names;
+            run, which stands for its ``best_*.pth``, else for its last one (:func:`~mmrm.weights.runs.weights_of_run`);
             ``torchvision://resnet50`` and the like, or an http(s) address, downloaded once.
         hint (str): What to add to a message when there is nothing at ``path``. Defaults to ''.
 
@@ -224,20 +224,26 @@ class StrictPretrained:
                 raise UserValueError(
                     f'two sources of weights: model.init_cfg has {self.checkpoint}, model.{self.module}.init_cfg has '
                     f'{config["checkpoint"]}. Set model.init_cfg.checkpoint to the one that is meant, and '
-                    f'model.{self.module}.init_cfg=None.')
+                    f'model.{self.module}.init_cfg=None (mmseg: model.pretrained=None too, which it puts there).')
         return backbone, self.module
 
 
 def check_placement(model: torch.nn.Module) -> None:
-    """Raise if a built model has ``StrictPretrained`` where it would never run.
+    """Raise if a built model has ``StrictPretrained`` where it would never run or not last.
 
     Args:
         model (nn.Module): Built, not necessarily initialised.
 
     Raises:
-        UserValueError: For a backbone such as mmdet's PVT, which reads its own ``init_cfg`` and loads leniently.
+        UserValueError: For a backbone such as mmdet's PVT, which reads its own ``init_cfg`` and loads leniently, and
+            for an initialisation after it, which would overwrite the weights.
     """
-    for name, module, _ in strict_parts(model):
+    for name, module, config in strict_parts(model):
+        last = init_cfgs(module)[-1]
+        if config is not last:
+            where = '.'.join(filter(None, ('model', name, 'init_cfg')))
+            raise UserValueError(f'StrictPretrained must be the last of {where}: what comes after it '
+                                 f'({getattr(last["type"], "__name__", last["type"])}) would overwrite the weights.')
         if _has_own_way(module):
             raise UserValueError(
                 f'StrictPretrained is in the init_cfg of {type(module).__name__}, which loads in its own way and '

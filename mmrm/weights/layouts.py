@@ -51,15 +51,23 @@ def split(state_dict: StateDict, prefix: Optional[str] = None) -> Network:
     Args:
         state_dict (dict): Named tensors.
         prefix (str, optional): What the backbone's names begin with, for a file with another one than ``backbone.``.
-            Defaults to None: found out.
+            What is behind it may be of any layout but the first. Defaults to None: found out.
     """
     state_dict = {WRAPPERS.sub('', key): value for key, value in state_dict.items()}
-    if prefix or any(key.startswith('backbone.') for key in state_dict):
-        prefix = (prefix or 'backbone').rstrip('.') + '.'
-        backbone = {key[len(prefix):]: value for key, value in state_dict.items() if key.startswith(prefix)}
-        head = {key[len('head.'):]: value for key, value in state_dict.items() if key.startswith('head.')}
-        others = [key for key in state_dict if not key.startswith((prefix, 'head.'))]
-        return Network(f'checkpoint with the prefix {prefix!r}', backbone, head, others)
+    if not prefix and not any(key.startswith('backbone.') for key in state_dict):
+        return _split_bare(state_dict)
+    begin = WRAPPERS.sub('', (prefix or 'backbone').rstrip('.') + '.')
+    backbone = {key[len(begin):]: value for key, value in state_dict.items() if key.startswith(begin)}
+    head = {key[len('head.'):]: value for key, value in state_dict.items() if key.startswith('head.')}
+    others = [key for key in state_dict if not key.startswith((begin, 'head.'))]
+    if prefix:
+        _, backbone, inner, _ = _split_bare(backbone)
+        head = head or inner
+    return Network(f'checkpoint with the prefix {begin!r}', backbone, head, others)
+
+
+def _split_bare(state_dict: StateDict) -> Network:
+    """Take a backbone apart that may have a linear layer at its end, as torchvision's and the authors' do."""
     backbone, head = {}, {}
     for key, value in state_dict.items():
         name = next((name for name in HEADS if key.startswith(name)), None)

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 import torchvision
+from tiny_run import write_run
 
 import mmrm
 from mmrm.datasets.world import make_world
@@ -102,6 +103,54 @@ def test_the_lenient_way_is_a_problem(ready, tmp_path, resnet50):
     # It is not loaded, let alone fetched.
     problems = check(config, {'model.backbone.init_cfg.checkpoint': 'https://nowhere.invalid/r.pth'}).problems
     assert len(problems) == 1 and 'backbone loads leniently' in problems[0]
+
+
+def own(tmp_path, base, checkpoint):
+    """A config of one's own on a base of mmdet's or mmseg's, as docs/downstream.md writes it."""
+    config = tmp_path / 'own.py'
+    config.write_text(f"_base_ = ['{base}']\ncustom_imports = dict(imports=['mmrm'], allow_failed_imports=False)\n"
+                      f"model = dict(init_cfg=dict(type='StrictPretrained', checkpoint='{checkpoint}'), "
+                      'backbone=dict(init_cfg=None))\n')
+    return config
+
+
+def test_the_caffe_style_is_another_network(tmp_path, resnet50):
+    base = 'mmdet::fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py'
+    config = own(tmp_path, base, resnet50)
+    assert "the backbone has style='caffe'" in '\n'.join(check(config).problems)
+    assert 'caffe' not in '\n'.join(check(config, {'model.backbone.style': 'pytorch'}).problems)
+
+
+def test_what_mmseg_puts_into_the_backbone_is_named(tmp_path, resnet50):
+    base = 'mmseg::fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py'
+    problems = [each for each in check(own(tmp_path, base, resnet50)).problems if ' data' not in each]
+    assert len(problems) == 1 and 'model.pretrained=None' in problems[0]
+
+
+@pytest.mark.parametrize('base', ['mmdet::panoptic_fpn/panoptic-fpn_r50_fpn_1x_coco.py',
+                                  'mmseg::stdc/stdc1_4xb12-80k_cityscapes-512x1024.py'])
+def test_heads_that_rightly_have_fewer_classes_are_no_problem(base, tmp_path):
+    config = tmp_path / 'own.py'
+    config.write_text(f"_base_ = ['{base}']\n")
+    assert not any('classes' in problem for problem in check(config).problems)
+    head = 'model.roi_head.bbox_head.num_classes' if 'panoptic' in base else 'model.decode_head.num_classes'
+    assert f'{head}=7' in '\n'.join(check(config, {head: 7}).problems)
+
+
+def test_data_at_an_address_is_left_alone(ready):
+    options = {f'{part}_dataloader.dataset.data_root': 's3://bucket/coco/' for part in ('train', 'val', 'test')}
+    assert check(CELL, options).problems == []
+
+
+def test_a_config_in_pure_python_is_checked(tmp_path):
+    config = write_run(tmp_path, images=2)
+    text = config.read_text().replace("default_scope = 'mmpretrain'", 'default_scope = None')
+    for name in ('ImageClassifier', 'RMConsistencyHead', 'RMDataPreprocessor', 'SGD'):
+        text = text.replace(f"type='{name}'", f'type={name}')
+    config.write_text('from mmpretrain.models import ImageClassifier\nfrom torch.optim import SGD\n'
+                      'from mmrm import RMConsistencyHead, RMDataPreprocessor\n' + text)
+    report = check(config)
+    assert report.problems == [] and any('optimizer   SGD: lr 0.01' in fact for fact in report.facts)
 
 
 def test_a_pretraining_starts_from_scratch(ready):

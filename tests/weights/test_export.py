@@ -273,6 +273,21 @@ def test_a_backbone_behind_a_prefix_is_exported_by_its_prefix_and_not_as_somethi
     assert list(found) == list(expected) and all(torch.equal(found[key], expected[key]) for key in expected)
 
 
+@pytest.mark.parametrize('prefix', ['module.encoder_q.', 'encoder_q'])
+def test_a_network_behind_any_prefix_is_seen_and_the_prefix_may_be_as_in_the_file(prefix, resnet, tmp_path):
+    """As in MoCo's files: two encoders, each with its fc, in DataParallel."""
+    expected = resnet.backbone.state_dict()
+    torch.save(dict(state_dict={f'module.encoder_{which}.{key}': value for which in 'qk'
+                                for key, value in {**expected, 'fc.weight': torch.zeros(4, 512)}.items()},
+                    epoch=200), tmp_path / 'moco.pth')
+    with pytest.raises(UserFileError, match=r"give prefix='encoder_k\.' .*others: encoder_q\."):
+        export_backbone(tmp_path / 'moco.pth', tmp_path / 'out.pth')
+    assert not (tmp_path / 'out.pth').exists()
+    export_backbone(tmp_path / 'moco.pth', tmp_path / 'out.pth', prefix=prefix)
+    found = tensors_of(tmp_path / 'out.pth')
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
 def test_another_program_s_note_in_a_safetensors_file_is_no_hindrance(resnet, tmp_path):
     from safetensors.torch import save_file
     save_file(dict(resnet.state_dict()), tmp_path / 'other.safetensors', metadata=dict(meta='no JSON'))

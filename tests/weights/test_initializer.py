@@ -284,6 +284,12 @@ def test_a_prefix_can_be_given(resnet, tmp_path):
     assert_same(initialised(R18, tmp_path / 'teacher.pth', prefix='teacher.backbone.'), bare(resnet))
 
 
+def test_a_classifier_behind_a_prefix_gives_its_backbone(resnet, tmp_path):
+    torch.save({f'module.encoder_q.{k}': v for k, v in resnet.state_dict().items()}, tmp_path / 'moco.pth')
+    assert 'fc.weight' in resnet.state_dict()
+    assert_same(initialised(R18, tmp_path / 'moco.pth', prefix='module.encoder_q.'), bare(resnet))
+
+
 def test_a_prefix_that_the_file_lacks_is_an_error(resnet, tmp_path):
     torch.save(bare(resnet), tmp_path / 'bare.pth')
     with pytest.raises(UserFileError, match=r"no backbone in it under prefix='backbone\.'.*begin with bn1\., conv1\."):
@@ -311,7 +317,7 @@ def test_two_sources_of_weights_are_an_error(resnet, tmp_path):
     torch.save(bare(resnet), tmp_path / 'weights.pth')
     model = Model(backbone(**R18), dict(type='StrictPretrained', checkpoint=str(tmp_path / 'weights.pth')))
     model.backbone.init_cfg = dict(checkpoint='other.pth')
-    with pytest.raises(UserValueError, match=r'two sources of weights.*other\.pth'):
+    with pytest.raises(UserValueError, match=r'two sources of weights.*other\.pth.*mmseg: model\.pretrained=None'):
         model.init_weights()
 
 
@@ -322,6 +328,19 @@ def test_the_backbones_own_init_cfg_works_where_its_class_lets_it(resnet, tmp_pa
     check_placement(model)
     model.init_weights()
     assert_same(model.backbone, bare(resnet))
+
+
+def test_other_initialisations_come_before_it(resnet, tmp_path):
+    torch.save(bare(resnet), tmp_path / 'weights.pth')
+    strict = dict(type='StrictPretrained', checkpoint=str(tmp_path / 'weights.pth'))
+    other = dict(type='Normal', layer='Conv2d', std=0.5)
+    model = Model(backbone(**R18), [other, strict])
+    check_placement(model)
+    model.init_weights()
+    assert_same(model.backbone, bare(resnet))
+    assert model.neck.weight.std() > 0.2
+    with pytest.raises(UserValueError, match=r'must be the last of model\.init_cfg: .*\(Normal\) would overwrite'):
+        check_placement(Model(backbone(**R18), [strict, other]))
 
 
 @pytest.mark.parametrize('scope, config', [('mmdet', PVT), ('mmpretrain', R18)])
