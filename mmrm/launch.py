@@ -445,7 +445,8 @@ def report_metrics(metrics: dict, out: Optional[str] = None) -> None:
 
 def dump_results(model: torch.nn.Module, out: str):
     """The metric that writes a model's predictions to a pickle file."""
-    if type(preflight.unwrapped(model)).__module__.startswith('mmdet.'):  # masks as run lengths
+    kinds = type(preflight.unwrapped(model)).__mro__
+    if any(kind.__module__.startswith('mmdet.') for kind in kinds):  # masks as run lengths
         from mmdet.evaluation import DumpDetResults
         return DumpDetResults(out_file_path=out)
     from mmengine.evaluator import DumpResults
