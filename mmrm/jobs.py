@@ -169,7 +169,7 @@ def fingerprint(cfg: Config, seed: int, options: dict) -> str:
         options (dict): Where the run departs from its config.
     """
     decisive = {key: cfg.get(key) for key in DECISIVE}
-    if cfg.get('data_preprocessor'):  # beside the model
+    if cfg.get('data_preprocessor'):  # beside the model; those that have none keep the fingerprint they had
         decisive['data_preprocessor'] = cfg.data_preprocessor
     others = {key: value for key, value in options.items() if key.partition('.')[0] not in DECISIVE}
     text = json.dumps([seed, decisive, *([others] if others else [])], sort_keys=True, default=str)

@@ -104,7 +104,8 @@ def test_parser(processes: bool = False) -> argparse.ArgumentParser:
     if processes:
         parser.add_argument('gpus', type=positive, metavar='GPUS', help='processes on this node, one a GPU')
     parser.add_argument('--work-dir', help='for logs (default: work_dirs/<regulariser>/<config>)')
-    parser.add_argument('--out', help='file for the metrics (.json) or the predictions (.pkl)')
+    parser.add_argument('--out', type=os.path.expanduser,
+                        help='file for the metrics (.json) or the predictions (.pkl)')
     parser.add_argument('--overwrite', action='store_true', help='replace an existing --out file')
     parser.add_argument('--tta', action='store_true', help="augment: the config's tta_model and tta_pipeline")
     add_common_options(parser)
@@ -262,7 +263,6 @@ def prepare_test(args: argparse.Namespace) -> Config:
     cfg.work_dir = args.work_dir = str(preflight.choose_work_dir(args.work_dir, cfg, paths.default_work_dir(config)))
     cfg.resume = False
     cfg.load_from = preflight.check_checkpoint(args.checkpoint)
-    args.out = args.out and os.path.expanduser(args.out)
     if local_rank() == 0:
         if args.out:
             preflight.check_out(args.out, args.overwrite)

@@ -24,6 +24,8 @@ from . import paths, writing
 from .errors import UserError, UserFileError, UserValueError
 from .optim_wrapper import bfloat16_is_fast
 from .runner import RANK_VARIABLES, Runner
+from .weights.files import read_checkpoint
+from .weights.initializer import download
 from .weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints
 
 DEVICES = ('cuda', 'cpu')
@@ -73,11 +75,15 @@ def preprocessor_of(cfg: Config) -> dict:
     return cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor') or {}
 
 
+def preprocessor_is_beside(cfg: Config) -> bool:
+    """Whether a config has its data preprocessor beside the model and none in it."""
+    return bool(cfg.get('data_preprocessor')) and not (cfg.get('model') or {}).get('data_preprocessor')
+
+
 def _check_preprocessor_options(cfg: Config, path: Path, options: dict) -> None:
     """Raise if an option would give the model a preprocessor of its own, which hides the one beside it."""
-    inside, beside = ((part or {}).get('data_preprocessor') for part in (cfg.get('model'), cfg))
     astray = next((key for key in options if key.startswith('model.data_preprocessor.')), None)
-    if astray and beside and not inside:
+    if astray and preprocessor_is_beside(cfg):
         raise UserValueError(f'--cfg-options {astray}: config {path} has its preprocessor beside the model, so it is '
                              f'{astray[len("model."):]}')
 
@@ -376,8 +382,6 @@ def check_checkpoint(path, to_resume: bool = False) -> str:
 
     One at ``http(s)://`` or ``torchvision://`` is downloaded; other addresses are mmengine's, returned as they are.
     """
-    from .weights.files import read_checkpoint
-    from .weights.initializer import download
     if str(path).startswith(('http://', 'https://', 'torchvision://')):
         path = download(str(path))
     elif '://' in str(path):
@@ -414,7 +418,6 @@ def check_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ())
         path: The checkpoint.
         unused: Parts of names that may be missing; with any, the checkpoint may also hold more than the model.
     """
-    from .weights.files import read_checkpoint
     if '://' in path or local_rank() > 0:
         return
     model = unwrapped(model)

@@ -14,7 +14,7 @@ from . import jobs
 from .errors import UserError, UserValueError
 from .jobs import one_of, train
 from .paths import PACKAGE, find_config, home
-from .preflight import preprocessor_of, read_config, type_name
+from .preflight import preprocessor_is_beside, preprocessor_of, read_config, type_name
 
 AUGMENTS = 'model.data_preprocessor.batch_augments.augments'
 
@@ -102,8 +102,9 @@ def plan(sweep: str,
     for setting in dict.fromkeys(settings or chosen.settings):
         config, name = _find_setting(setting)
         width = gpus or (1 if cpu else _gpus_of(config))
+        beside = preprocessor_is_beside(read_config(config))
         for value in dict.fromkeys(values):
-            knobs = _fitting(chosen.values[value], config)
+            knobs = _moved_out(chosen.values[value]) if beside else chosen.values[value]
             twice = sorted(set(knobs) & set(options or {}))
             if twice:
                 raise UserValueError(f'--cfg-options cannot set {", ".join(twice)}: the sweep {sweep} sets it')
@@ -149,11 +150,8 @@ def _config_of(config: Path, options: dict) -> Config:
     return cfg
 
 
-def _fitting(knobs: dict, config: Path) -> dict:
-    """The settings of a value, under the names that they have in a config: its preprocessor may be beside the model."""
-    cfg = read_config(config)
-    if (cfg.get('model') or {}).get('data_preprocessor') or not cfg.get('data_preprocessor'):
-        return knobs
+def _moved_out(knobs: dict) -> dict:
+    """The settings of a value for a config that has its preprocessor beside the model."""
     inside = 'model.data_preprocessor.'
     return {key[len('model.'):] if key.startswith(inside) else key: value for key, value in knobs.items()}
 

@@ -21,7 +21,7 @@ from mmengine.fileio import LocalBackend
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
-from tiny_run import BESIDE, write_run
+from tiny_run import BESIDE, in_pure_python, write_run
 
 from mmrm import launch, paths, preflight
 from mmrm.errors import UserError
@@ -579,16 +579,7 @@ def test_older_checkpoint_is_removed_after_the_newer_one_is_written(run, monkeyp
 
 
 def test_a_config_in_pure_python_trains_resumes_and_is_tested(tmp_path):
-    """mmengine's newer kind of config names classes, not strings."""
-    config, work = write_run(tmp_path), tmp_path / 'work'
-    text = config.read_text().replace("custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)\n", '')
-    for name in ('RecursiveMix', 'RMConsistencyHead', 'RMDataPreprocessor', 'ResetHistoryHook', 'RandomStateHook',
-                 'ImageClassifier', 'CheckpointHook'):
-        text = text.replace(f"type='{name}'", f'type={name}')
-    config.write_text('from mmengine.hooks import CheckpointHook\n'
-                      'from mmpretrain.models import ImageClassifier\n'
-                      'from mmrm import RecursiveMix, RMConsistencyHead, RMDataPreprocessor\n'
-                      'from mmrm.hooks import RandomStateHook, ResetHistoryHook\n' + text)
+    config, work = in_pure_python(write_run(tmp_path)), tmp_path / 'work'
     launch.train([str(config), '--work-dir', str(work), '--cfg-options', 'train_cfg.max_epochs=1'])
     launch.train([str(config), '--work-dir', str(work), '--resume'])
     launch.test([str(config), str(work / 'epoch_2.pth'), '--work-dir', str(tmp_path / 'test')])

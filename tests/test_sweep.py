@@ -14,7 +14,7 @@ import pytest
 from mmengine.config import Config
 from mmpretrain.registry import MODELS
 from stand_in import starts, use_stand_in, wait_for
-from tiny_run import BESIDE, write_run
+from tiny_run import BESIDE, in_pure_python, write_run
 
 import mmrm  # noqa: F401
 from mmrm import jobs, launch, sweep
@@ -131,9 +131,7 @@ def test_a_config_of_ones_own_may_have_its_preprocessor_beside_the_model(tmp_pat
 
 
 def test_a_config_of_ones_own_may_name_classes_instead_of_strings(tmp_path):
-    config = write_run(tmp_path)
-    config.write_text('from mmrm import RecursiveMix\n'
-                      + config.read_text().replace("type='RecursiveMix'", 'type=RecursiveMix'))
+    config = in_pure_python(write_run(tmp_path))
     assert len(sweep.plan('alpha', [str(config)], [0], root=tmp_path / 'runs')) == 9
 
 

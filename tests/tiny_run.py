@@ -38,6 +38,10 @@ custom_hooks = [dict(type='RandomStateHook'), dict(type='ResetHistoryHook')]
 log_processor = dict(window_size=1)
 randomness = dict(seed=0)
 '''
+# What a config in pure Python names by its class, and where that is.
+CLASSES = dict(RecursiveMix='mmrm', RMConsistencyHead='mmrm', RMDataPreprocessor='mmrm', ResetHistoryHook='mmrm.hooks',
+               RandomStateHook='mmrm.hooks', ImageClassifier='mmpretrain.models', CheckpointHook='mmengine.hooks',
+               SGD='torch.optim')
 # Lines that put the preprocessor where mmpretrain's own configs have it.
 BESIDE = "data_preprocessor = model.pop('data_preprocessor')\n"
 
@@ -52,4 +56,13 @@ def write_run(folder: Path, epochs: int = 2, images: int = 12, more: str = '') -
         Image.fromarray(pixels.astype('uint8')).save(path)
     config = folder / 'tiny.py'
     config.write_text(CONFIG.format(data_root=str(folder / 'data'), epochs=epochs) + more)
+    return config
+
+
+def in_pure_python(config: Path) -> Path:
+    """Rewrite a config of :func:`write_run` as one of mmengine's newer kind, which names classes, not strings."""
+    text = config.read_text().replace("custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)\n", '')
+    for name, module in CLASSES.items():
+        text = f'from {module} import {name}\n' + text.replace(f"type='{name}'", f'type={name}')
+    config.write_text(text)
     return config

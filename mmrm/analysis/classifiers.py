@@ -67,8 +67,7 @@ def build_model(cfg: Config) -> torch.nn.Module:
     logger.setLevel('WARNING')
     try:
         model = copy.deepcopy(cfg.model)
-        if preflight.preprocessor_of(cfg):
-            model.data_preprocessor = copy.deepcopy(preflight.preprocessor_of(cfg))
+        model.data_preprocessor = copy.deepcopy(preflight.preprocessor_of(cfg))
         return MODELS.build(model)
     finally:
         logger.setLevel(level)

@@ -10,7 +10,7 @@ import torch
 from ..errors import UserFileError, UserValueError
 from ..writing import check_out, whole
 from .initializer import find_checkpoint
-from .layouts import COUNTER, Network, StateDict, describe, identify, listed, pvt_to_timm, split
+from .layouts import COUNTER, Network, StateDict, behind, describe, identify, listed, pvt_to_timm, split
 from .origin import origin, read_weights
 
 LAYOUTS = ('mmpretrain', 'torchvision', 'timm')
@@ -49,16 +49,12 @@ def _check_prefix(backbone: StateDict, source: Path, prefix: Optional[str]) -> N
     prefixes = sorted({key[:key.index('backbone.')] + 'backbone.' for key in backbone
                        if key.startswith('backbone.') or '.backbone.' in key})
     prefixes = prefixes or [begin for begin in sorted({key.partition('.')[0] + '.' for key in backbone})
-                            if identify(split(_behind(begin, backbone)).backbone)]
+                            if identify(split(behind(begin, backbone)).backbone)]
     if prefixes:
         before = prefix.rstrip('.') + '.' if prefix else ''
         others = f' There are others: {listed(prefixes[1:])}' if prefixes[1:] else ''
         raise UserFileError(f'{source} has its backbone behind a prefix: give prefix={before + prefixes[0]!r} '
                             f'(--prefix).{others}')
-
-
-def _behind(prefix: str, tensors: StateDict) -> StateDict:
-    return {key[len(prefix):]: value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def export_classifier(checkpoint: Union[str, Path],

@@ -241,9 +241,10 @@ def check_placement(model: torch.nn.Module) -> None:
     for name, module, config in strict_parts(model):
         last = init_cfgs(module)[-1]
         if config is not last:
+            from ..preflight import type_name  # which imports this module
             where = '.'.join(filter(None, ('model', name, 'init_cfg')))
             raise UserValueError(f'StrictPretrained must be the last of {where}: what comes after it '
-                                 f'({getattr(last["type"], "__name__", last["type"])}) would overwrite the weights.')
+                                 f'({type_name(last)}) would overwrite the weights.')
         if _has_own_way(module):
             raise UserValueError(
                 f'StrictPretrained is in the init_cfg of {type(module).__name__}, which loads in its own way and '

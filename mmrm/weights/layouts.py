@@ -57,13 +57,17 @@ def split(state_dict: StateDict, prefix: Optional[str] = None) -> Network:
     if not prefix and not any(key.startswith('backbone.') for key in state_dict):
         return _split_bare(state_dict)
     begin = WRAPPERS.sub('', (prefix or 'backbone').rstrip('.') + '.')
-    backbone = {key[len(begin):]: value for key, value in state_dict.items() if key.startswith(begin)}
-    head = {key[len('head.'):]: value for key, value in state_dict.items() if key.startswith('head.')}
+    backbone, head = behind(begin, state_dict), behind('head.', state_dict)
     others = [key for key in state_dict if not key.startswith((begin, 'head.'))]
     if prefix:
         _, backbone, inner, _ = _split_bare(backbone)
         head = head or inner
     return Network(f'checkpoint with the prefix {begin!r}', backbone, head, others)
+
+
+def behind(prefix: str, tensors: StateDict) -> StateDict:
+    """The tensors whose names begin with ``prefix``, without it."""
+    return {key[len(prefix):]: value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def _split_bare(state_dict: StateDict) -> Network:

@@ -24,7 +24,7 @@ def latest_checkpoint(work_dir: Path) -> Optional[Path]:
     note = work_dir / 'last_checkpoint'
     name = note.read_text().strip() if note.is_file() else ''
     if not name:
-        return saved_checkpoints(work_dir)[-1] if saved_checkpoints(work_dir) else None
+        return next(reversed(saved_checkpoints(work_dir)), None)
     here = work_dir / Path(name).name
     return Path(name) if Path(name).exists() and not here.exists() else here
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 import torchvision
-from tiny_run import write_run
+from tiny_run import in_pure_python, write_run
 
 import mmrm
 from mmrm.datasets.world import make_world
@@ -143,13 +143,7 @@ def test_data_at_an_address_is_left_alone(ready):
 
 
 def test_a_config_in_pure_python_is_checked(tmp_path):
-    config = write_run(tmp_path, images=2)
-    text = config.read_text().replace("default_scope = 'mmpretrain'", 'default_scope = None')
-    for name in ('ImageClassifier', 'RMConsistencyHead', 'RMDataPreprocessor', 'SGD'):
-        text = text.replace(f"type='{name}'", f'type={name}')
-    config.write_text('from mmpretrain.models import ImageClassifier\nfrom torch.optim import SGD\n'
-                      'from mmrm import RMConsistencyHead, RMDataPreprocessor\n' + text)
-    report = check(config)
+    report = check(in_pure_python(write_run(tmp_path, images=2, more='default_scope = None\n')))
     assert report.problems == [] and any('optimizer   SGD: lr 0.01' in fact for fact in report.facts)
 
 
