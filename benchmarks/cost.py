@@ -27,7 +27,7 @@ from rich.table import Table
 from mmrm import RecursiveMix
 from mmrm.analysis.memory import peak_memory
 from mmrm.analysis.timing import interleaved, ratio
-from mmrm.recursive_mix import Box, Mix
+from mmrm.models.batch_augments import Box, Mix
 
 METHODS = dict(
     baseline=None,

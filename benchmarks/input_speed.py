@@ -30,7 +30,7 @@ from rich.table import Table
 import mmrm
 from mmrm.analysis.timing import interleaved, ratio
 from mmrm.datasets.transforms import lighting_shift
-from mmrm.paths import find_config
+from mmrm.utils.paths import find_config
 
 
 def make_jpegs(folder: Path, number: int, size=(500, 375), kilobytes: int = 110) -> list:

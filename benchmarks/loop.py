@@ -29,9 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mmrm.analysis.timing import interleaved, ratio
-from mmrm.experiment import CONFIG, FLOAT32
-from mmrm.paths import find_config
-from mmrm.runner import Runner
+from mmrm.engine.runner import Runner
+from mmrm.experiments.cifar10 import CONFIG, FLOAT32
+from mmrm.utils.paths import find_config
 
 
 @DATASETS.register_module()

@@ -7,11 +7,11 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, MODELS, init_default_scope
 
 import mmrm
-from mmrm.datasets.world import make_world
-from mmrm.preflight import set_loader_defaults
-from mmrm.runner import Runner
+from mmrm.apis.preflight import set_loader_defaults
+from mmrm.demo.world import make_world
+from mmrm.engine.runner import Runner
 
-CONFIGS = mmrm.paths.shipped() / 'configs'
+CONFIGS = mmrm.utils.paths.shipped() / 'configs'
 PRETRAINING = dict(r50='resnet50_8xb64_in1k', pvt='pvtv2-b1_8xb64_in1k')
 
 # A shipped ImageNet config on the world's eight classes: twenty iterations, so that BN's statistics mean something,

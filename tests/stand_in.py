@@ -2,7 +2,7 @@
 import sys
 import time
 
-from mmrm import jobs
+from mmrm.experiments import jobs
 
 # Logs as mmengine does, from where it resumes on; a checkpoint and a validation at every interval and at the end.
 TRAINER = '''

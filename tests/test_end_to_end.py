@@ -15,7 +15,7 @@ from downstream import CONFIGS, small_world, write_pretraining
 import mmrm
 from mmrm.weights import find_checkpoint, read_checkpoint
 
-TOOLS = mmrm.paths.shipped() / 'tools'
+TOOLS = mmrm.utils.paths.shipped() / 'tools'
 
 
 def tool(name, *args, **env):

@@ -6,7 +6,7 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from mmengine.runner import save_checkpoint
 
-from mmrm.paths import shipped
+from mmrm.utils.paths import shipped
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from email.parser import Parser
 import pytest
 
 from mmrm import __version__
-from mmrm.paths import in_checkout, shipped
+from mmrm.utils.paths import in_checkout, shipped
 
 pytestmark = pytest.mark.skipif(not in_checkout(), reason='needs the source tree')
 
@@ -65,7 +65,7 @@ def test_an_installed_wheel_finds_its_configs(wheel, tmp_path):
     wheel.extractall(tmp_path / 'site')
     code = '''
 import mmrm
-from mmrm import paths
+from mmrm.utils import paths
 from mmengine.config import Config
 assert not paths.in_checkout()
 path = paths.find_config('configs/rm/resnet50_8xb64_in1k.py')

@@ -14,7 +14,7 @@ from mmengine.optim import OptimWrapper
 from mmpretrain.registry import MODELS
 
 from mmrm import BFloat16OptimWrapper, RecursiveMix, reset_history
-from mmrm.recursive_mix import Mix
+from mmrm.models.batch_augments import Mix
 
 
 def mix_of(data):
@@ -325,7 +325,7 @@ def test_a_loop_without_mmpretrains_classifier():
     """Plain PyTorch: the augment, any network, the mix handed over by hand."""
     from mmpretrain.structures import DataSample
 
-    from mmrm.consistency_head import RMConsistencyHead
+    from mmrm.models.heads import RMConsistencyHead
     augment, head = RecursiveMix(alpha=1.0), RMConsistencyHead(num_classes=5, in_channels=8, omega=0.1)
     conv = torch.nn.Conv2d(3, 8, 3, stride=4)
     for _ in range(3):

@@ -5,11 +5,12 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.analysis import cam, classifiers, figures  # noqa: E402
+from mmrm.analysis import cam, classifiers  # noqa: E402
 from mmrm.analysis.efficiency import choose_device  # noqa: E402
 from mmrm.analysis.tables import show_path  # noqa: E402
-from mmrm.errors import cli  # noqa: E402
-from mmrm.launch import Parser, natural, positive  # noqa: E402
+from mmrm.apis.launch import Parser, natural, positive  # noqa: E402
+from mmrm.utils.errors import cli  # noqa: E402
+from mmrm.visualization import figures  # noqa: E402
 
 
 @cli

@@ -4,9 +4,9 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.errors import UserError, cli  # noqa: E402
-from mmrm.launch import KeyValues, Parser  # noqa: E402
-from mmrm.weights.check import check  # noqa: E402
+from mmrm.apis.check import check  # noqa: E402
+from mmrm.apis.launch import KeyValues, Parser  # noqa: E402
+from mmrm.utils.errors import UserError, cli  # noqa: E402
 
 
 @cli

@@ -4,8 +4,8 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.errors import cli  # noqa: E402
-from mmrm.launch import Parser  # noqa: E402
+from mmrm.apis.launch import Parser  # noqa: E402
+from mmrm.utils.errors import cli  # noqa: E402
 from mmrm.weights.convert import convert  # noqa: E402
 
 

@@ -23,6 +23,6 @@ def parse() -> argparse.Namespace:
 if __name__ == '__main__':
     arguments = parse()
     print('mmrm demo', flush=True)  # the packages take seconds to import
-    from mmrm.demo import run_demo
-    from mmrm.errors import cli
+    from mmrm.demo.stages import run_demo
+    from mmrm.utils.errors import cli
     cli(run_demo)(**vars(arguments))

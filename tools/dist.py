@@ -4,7 +4,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-import mmrm.launch  # noqa: E402
+import mmrm.apis.launch  # noqa: E402
 
 if __name__ == '__main__':
-    mmrm.launch.dist()
+    mmrm.apis.launch.dist()

@@ -5,9 +5,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.analysis import effective_classes, figures  # noqa: E402
-from mmrm.errors import cli  # noqa: E402
-from mmrm.launch import Parser, natural, positive  # noqa: E402
+from mmrm.analysis import effective_classes  # noqa: E402
+from mmrm.apis.launch import Parser, natural, positive  # noqa: E402
+from mmrm.utils.errors import cli  # noqa: E402
+from mmrm.visualization import figures  # noqa: E402
 
 
 @cli

@@ -6,10 +6,11 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.analysis import efficiency, grids  # noqa: E402
-from mmrm.errors import cli  # noqa: E402
-from mmrm.launch import Parser, natural, positive  # noqa: E402
-from mmrm.writing import check_out, write_text  # noqa: E402
+from mmrm.analysis import efficiency  # noqa: E402
+from mmrm.apis.launch import Parser, natural, positive  # noqa: E402
+from mmrm.utils.errors import cli  # noqa: E402
+from mmrm.utils.files import check_out, write_text  # noqa: E402
+from mmrm.visualization import grids  # noqa: E402
 
 
 @cli

@@ -11,11 +11,12 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs withou
 
 from rich.console import Console  # noqa: E402
 
-from mmrm import experiment, jobs  # noqa: E402
-from mmrm.errors import UserValueError, cli  # noqa: E402
-from mmrm.launch import KeyValues, Parser, natural, positive  # noqa: E402
-from mmrm.optim_wrapper import bfloat16_is_fast  # noqa: E402
-from mmrm.writing import check_out  # noqa: E402
+from mmrm.apis.launch import KeyValues, Parser, natural, positive  # noqa: E402
+from mmrm.engine.optim_wrapper import bfloat16_is_fast  # noqa: E402
+from mmrm.experiments import cifar10 as experiment  # noqa: E402
+from mmrm.experiments import jobs  # noqa: E402
+from mmrm.utils.errors import UserValueError, cli  # noqa: E402
+from mmrm.utils.files import check_out  # noqa: E402
 
 
 def parser() -> argparse.ArgumentParser:

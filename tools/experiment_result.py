@@ -6,13 +6,13 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
 from mmrm.analysis import experiment_result as analysis  # noqa: E402
-from mmrm.analysis import figures, grids  # noqa: E402
 from mmrm.analysis.tables import show_path  # noqa: E402
-from mmrm.errors import UserFileError, UserValueError, cli  # noqa: E402
-from mmrm.experiment import default_root, read_results  # noqa: E402
-from mmrm.launch import Parser  # noqa: E402
-from mmrm.paths import home  # noqa: E402
-from mmrm.writing import check_out, write_text  # noqa: E402
+from mmrm.apis.launch import Parser  # noqa: E402
+from mmrm.experiments.cifar10 import default_root, read_results  # noqa: E402
+from mmrm.utils.errors import UserFileError, UserValueError, cli  # noqa: E402
+from mmrm.utils.files import check_out, write_text  # noqa: E402
+from mmrm.utils.paths import home  # noqa: E402
+from mmrm.visualization import figures, grids  # noqa: E402
 
 
 @cli

@@ -10,8 +10,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs withou
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: E402
 
 from mmrm.datasets import get_cifar10  # noqa: E402
-from mmrm.errors import cli  # noqa: E402
-from mmrm.paths import home  # noqa: E402
+from mmrm.utils.errors import cli  # noqa: E402
+from mmrm.utils.paths import home  # noqa: E402
 
 
 @cli

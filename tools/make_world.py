@@ -6,9 +6,9 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.datasets import make_world  # noqa: E402
-from mmrm.errors import cli  # noqa: E402
-from mmrm.launch import Parser  # noqa: E402
+from mmrm.apis.launch import Parser  # noqa: E402
+from mmrm.demo import make_world  # noqa: E402
+from mmrm.utils.errors import cli  # noqa: E402
 
 
 @cli

@@ -12,9 +12,9 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs withou
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from mmrm import jobs, sweep  # noqa: E402
-from mmrm.errors import cli  # noqa: E402
-from mmrm.launch import KeyValues, Parser, natural, positive  # noqa: E402
+from mmrm.apis.launch import KeyValues, Parser, natural, positive  # noqa: E402
+from mmrm.experiments import jobs, sweep  # noqa: E402
+from mmrm.utils.errors import cli  # noqa: E402
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.analysis import figures, grids, sweep_curves  # noqa: E402
-from mmrm.errors import UserFileError, cli  # noqa: E402
-from mmrm.launch import Parser  # noqa: E402
-from mmrm.writing import check_out, write_text  # noqa: E402
+from mmrm.analysis import sweep_curves  # noqa: E402
+from mmrm.apis.launch import Parser  # noqa: E402
+from mmrm.utils.errors import UserFileError, cli  # noqa: E402
+from mmrm.utils.files import check_out, write_text  # noqa: E402
+from mmrm.visualization import figures, grids  # noqa: E402
 
 
 @cli

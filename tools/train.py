@@ -8,7 +8,7 @@ asked = dict(zip(sys.argv, sys.argv[1:])).get('--device', os.environ.get('MMRM_D
 if asked == 'cpu' or '--device=cpu' in sys.argv:
     os.environ['CUDA_VISIBLE_DEVICES'] = ''  # counts only before torch looks for a GPU
 
-import mmrm.launch  # noqa: E402
+import mmrm.apis.launch  # noqa: E402
 
 if __name__ == '__main__':
-    mmrm.launch.train()
+    mmrm.apis.launch.train()

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..errors import UserError, UserFileError, UserValueError
-from ..preflight import type_name
-from . import classifiers, figures
+from ..utils.config import number_of_classes, pipeline_of, type_name
+from ..utils.errors import UserError, UserFileError, UserValueError
+from ..visualization import figures, panels
+from . import classifiers
 from .classifiers import Trained
 from .mixed_batches import recursive_mix_of
 
@@ -156,7 +157,7 @@ def _names(trained: Trained) -> Optional[Sequence[str]]:
         return names
     try:
         cfg = classifiers.load_config(trained.cfg.filename, part='test')
-        return classifiers.class_names(classifiers.build_dataset(cfg, 'test'))
+        return panels.class_names(classifiers.build_dataset(cfg, 'test'))
     except UserError:
         return None
 
@@ -172,7 +173,7 @@ def read_image(file: Union[str, Path], trained: Trained) -> np.ndarray:
     if not Path(file).is_file():
         raise UserFileError(f'image {file} does not exist.')
     classifiers.scope(trained.cfg)
-    steps = classifiers.pipeline_of(trained.cfg, 'test') if trained.cfg.get('test_dataloader') else []
+    steps = pipeline_of(trained.cfg, 'test') if trained.cfg.get('test_dataloader') else []
     from_files = any(type_name(step) == 'LoadImageFromFile' for step in steps)
     load = [] if from_files else [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
     try:
@@ -198,7 +199,7 @@ def mixed_subjects(trained: Trained, images: int = 3, iterations: int = 4, seed:
     """
     cfg = classifiers.load_config(trained.cfg.filename, part='test')
     dataset, augment = classifiers.build_dataset(cfg, 'test'), recursive_mix_of(cfg)[0]
-    names, number = classifiers.class_names(dataset), classifiers.number_of_classes(cfg)
+    names, number = panels.class_names(dataset), number_of_classes(cfg)
     with classifiers.seeded(seed):
         stream = classifiers.read_batches(dataset, max(images, 2), seed)
         for _ in range(iterations):
@@ -207,7 +208,7 @@ def mixed_subjects(trained: Trained, images: int = 3, iterations: int = 4, seed:
             if len(sizes) > 1:
                 raise UserValueError(f'the test images differ in size ({sizes}): crop them in the test pipeline.')
             pixels = torch.stack(batch['inputs']).float()
-            mixed, scores = augment(pixels, classifiers.soft_labels(batch['data_samples'], number))
+            mixed, scores = augment(pixels, panels.soft_labels(batch['data_samples'], number))
             augment.take_mix()  # nobody has to answer it
     subjects = []
     for index in range(images):
@@ -274,7 +275,7 @@ def draw(models: Sequence[Trained], subjects: Sequence[Subject], method: str = '
 
 def _rgb(image: np.ndarray, trained: Trained) -> np.ndarray:
     """An image as the data set gives it, in RGB."""
-    steps = classifiers.pipeline_of(trained.cfg, 'test') if trained.cfg.get('test_dataloader') else []
+    steps = pipeline_of(trained.cfg, 'test') if trained.cfg.get('test_dataloader') else []
     return image if figures.channel_order(None, steps) == 'rgb' else image[..., ::-1]
 
 

@@ -11,9 +11,11 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from mmpretrain.registry import DATASETS, MODELS
 
-from .. import paths, preflight
-from ..errors import UserFileError, UserValueError
-from ..hooks.random_state import get_random_state, set_random_state
+from ..apis import preflight
+from ..engine.hooks.random_state import get_random_state, set_random_state
+from ..utils import paths
+from ..utils.config import datasets, number_of_classes, preprocessor_of, read_config, require, type_name
+from ..utils.errors import UserFileError, UserValueError
 
 
 @contextlib.contextmanager
@@ -42,9 +44,9 @@ def load_config(config: Union[str, Path], options: Optional[dict] = None, part: 
         UserValueError: If it is no config of a classifier.
     """
     path = paths.find_config(config)
-    cfg = preflight.read_config(path, options)
-    preflight.require(cfg, path, 'model', *([f'{part}_dataloader'] if part else []))
-    kind = preflight.type_name(cfg.model)
+    cfg = read_config(path, options)
+    require(cfg, path, 'model', *([f'{part}_dataloader'] if part else []))
+    kind = type_name(cfg.model)
     if kind != 'ImageClassifier':
         raise UserValueError(f'config {path} is not one of a classifier: its model is {kind or "without a type"}, and '
                              'an ImageClassifier is needed.')
@@ -67,7 +69,7 @@ def build_model(cfg: Config) -> torch.nn.Module:
     logger.setLevel('WARNING')
     try:
         model = copy.deepcopy(cfg.model)
-        model.data_preprocessor = copy.deepcopy(preflight.preprocessor_of(cfg))
+        model.data_preprocessor = copy.deepcopy(preprocessor_of(cfg))
         return MODELS.build(model)
     finally:
         logger.setLevel(level)
@@ -76,7 +78,7 @@ def build_model(cfg: Config) -> torch.nn.Module:
 def build_preprocessor(cfg: Config):
     """The data preprocessor of a config, without batch augments."""
     scope(cfg)
-    wanted = dict(preflight.preprocessor_of(cfg))
+    wanted = dict(preprocessor_of(cfg))
     wanted.setdefault('type', 'ClsDataPreprocessor')
     wanted.pop('batch_augments', None)
     return MODELS.build(wanted)
@@ -88,26 +90,15 @@ def build_dataset(cfg: Config, part: str):
     return DATASETS.build(cfg[f'{part}_dataloader'].dataset)
 
 
-def pipeline_of(cfg: Config, part: str) -> List[dict]:
-    """The transforms of a part's data set, those of the first one if it wraps several."""
-    found = [dataset for dataset, _ in preflight.datasets(cfg[f'{part}_dataloader'].dataset)]
-    return list(found[0].get('pipeline') or []) if found else []
-
-
 def data_name(cfg: Config, part: str) -> str:
     """What the data of a part is: its data set, its folder and which images of it."""
-    from .tables import show_path
-    found = [dataset for dataset, _ in preflight.datasets(cfg[f'{part}_dataloader'].dataset)]
+    from ..utils.paths import show_path
+    found = [dataset for dataset, _ in datasets(cfg[f'{part}_dataloader'].dataset)]
     dataset = found[0] if found else {}
     where = dataset.get('data_root') or dataset.get('data_prefix') or ''
     which = dataset.get('split') or (dataset.get('data_prefix') if dataset.get('data_root') else '') or ''
-    parts = (preflight.type_name(dataset), show_path(Path(where)) if isinstance(where, str) and where else '', which)
+    parts = (type_name(dataset), show_path(Path(where)) if isinstance(where, str) and where else '', which)
     return ' '.join(part for part in parts if isinstance(part, str) and part)
-
-
-def class_names(dataset) -> Optional[Sequence[str]]:
-    """The names of a data set's classes, None if it has none."""
-    return (getattr(dataset, 'metainfo', None) or {}).get('classes')
 
 
 def read_batches(dataset, size: int, seed: int) -> Iterator[dict]:
@@ -121,27 +112,6 @@ def read_batches(dataset, size: int, seed: int) -> Iterator[dict]:
         taken, order = order[:size], order[size:]
         items = [dataset[index] for index in taken]
         yield dict(inputs=[item['inputs'] for item in items], data_samples=[item['data_samples'] for item in items])
-
-
-def soft_labels(samples: Sequence, num_classes: int) -> torch.Tensor:
-    """The labels of data samples as scores, shape ``(N, num_classes)``."""
-    scores = torch.zeros(len(samples), num_classes)
-    for row, sample in zip(scores, samples):
-        if 'gt_score' in sample:
-            row += sample.gt_score.cpu().float()
-        elif 'gt_label' in sample:
-            row[sample.gt_label.cpu()] = 1.
-        else:
-            raise UserValueError('the data set has no labels: there is nothing to fuse or to compare.')
-    return scores
-
-
-def number_of_classes(cfg: Config) -> int:
-    """As the head or the preprocessor of a config says."""
-    for node in (cfg.model.get('head') or {}, preflight.preprocessor_of(cfg)):
-        if isinstance(node.get('num_classes'), int):
-            return node['num_classes']
-    raise UserValueError('the config says nowhere how many classes there are (model.head.num_classes).')
 
 
 class Trained(NamedTuple):
@@ -163,7 +133,7 @@ class Trained(NamedTuple):
     @property
     def origin(self) -> str:
         """What made it, for a figure's foot."""
-        from .tables import show_path
+        from ..utils.paths import show_path
         config = show_path(Path(self.cfg.filename))
         after = f', epoch {self.epoch}' if self.epoch else ''
         return f'{self.name}: {show_path(self.checkpoint)}{after}, config {config}'

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from mmengine.config import Config
 
-from ..errors import UserValueError
-from ..recursive_mix import Box, mix_labels, resize_fill, sample_box, sample_lambda
-from . import classifiers, figures
-from .mixed_batches import Panel, draw_panel
+from ..models.batch_augments import Box, mix_labels, resize_fill, sample_box, sample_lambda
+from ..utils.config import pipeline_of
+from ..utils.errors import UserValueError
+from ..visualization import figures, panels
+from ..visualization.panels import Panel, draw_panel
+from . import classifiers
 
 WAYS = ('cut', 'resize')
 
@@ -96,10 +98,10 @@ def draw(cfg: Config, iterations: int = 5, alpha: float = 0.5, seed: int = 0, cu
         foot (Sequence[str]): Lines below the figure.
     """
     preprocessor, dataset = classifiers.build_preprocessor(cfg), classifiers.build_dataset(cfg, 'train')
-    order = figures.channel_order(preprocessor, classifiers.pipeline_of(cfg, 'train'))
+    order = figures.channel_order(preprocessor, pipeline_of(cfg, 'train'))
     with classifiers.seeded(seed):
         data = preprocessor(next(classifiers.read_batches(dataset, iterations, seed)), training=True)
-    names = classifiers.class_names(dataset)
+    names = panels.class_names(dataset)
     labels = [int(sample.gt_label) for sample in data['data_samples']]
     called = [figures.short_name(names[label], 10) if names else f'class {label}' for label in labels]
     # The same class twice would hide what happens to each image.
@@ -123,11 +125,11 @@ def _lines(step: Step, names: Sequence[str]) -> List[str]:
 
 
 def _figure(rows, curves: Dict[str, np.ndarray], columns: int, foot: Sequence[str]):
-    lines = max(len(panel.lines) for _, panels in rows for panel in panels)
+    lines = max(len(panel.lines) for _, shown in rows for panel in shown)
     figure = figures.new_figure(1.5 * columns + 3.2, len(rows) * (1.45 + 0.135 * lines) + 0.35 + 0.12 * len(foot))
     grid = figure.add_gridspec(len(rows), columns + 2)
-    for row, (name, panels) in enumerate(rows):
-        for column, panel in enumerate(panels):
+    for row, (name, shown) in enumerate(rows):
+        for column, panel in enumerate(shown):
             axes = figure.add_subplot(grid[row, column])
             draw_panel(axes, panel, lines)
             if column == 0:

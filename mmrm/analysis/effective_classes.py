@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from mmpretrain.registry import BATCH_AUGMENTS
 
-from ..errors import UserValueError
-from ..recursive_mix import RecursiveMix
-from . import figures
+from ..models.batch_augments import RecursiveMix
+from ..utils.errors import UserValueError
+from ..visualization import figures
 from .classifiers import seeded
 
 # What an ImageNet run uses; the paper does not say which alpha its Mixup has.

@@ -8,8 +8,8 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import OPTIMIZERS
 from mmpretrain.structures import DataSample
 
-from ..errors import UserValueError
-from ..preflight import type_name
+from ..utils.config import number_of_classes, pipeline_of, type_name
+from ..utils.errors import UserValueError
 from . import classifiers
 from .memory import peak_memory
 from .published import METRICS, TABLES
@@ -44,7 +44,7 @@ class Cost(NamedTuple):
 
 def image_size(cfg: Config) -> Tuple[int, int]:
     """Height and width of the training images, as the last cropping or resizing transform of the pipeline says."""
-    for step in reversed(classifiers.pipeline_of(cfg, 'train') if cfg.get('train_dataloader') else []):
+    for step in reversed(pipeline_of(cfg, 'train') if cfg.get('train_dataloader') else []):
         value = step.get('crop_size', step.get('scale') if 'Crop' in type_name(step) else None)
         if isinstance(value, int):
             return value, value
@@ -83,7 +83,7 @@ def stepper(cfg: Config, batch: int, size: Tuple[int, int], device: str = 'cpu')
     """A function that trains one step of a config on noise, as mmengine's loop does."""
     model = classifiers.build_model(cfg).to(device).train()
     wrapper = build_optim_wrapper(model, {'type': 'OptimWrapper', **cfg.get('optim_wrapper', _SGD)})
-    data = random_batch(batch, size, classifiers.number_of_classes(cfg))
+    data = random_batch(batch, size, number_of_classes(cfg))
 
     def step():
         model.train_step(copy.deepcopy(data), wrapper)
@@ -100,7 +100,7 @@ def step_memory(cfg: Config, batch: int, size: Tuple[int, int], device: str = 'c
     """Peak bytes of a training step: the allocator's own count on CUDA, a count on fake tensors on the CPU."""
     if device == 'cpu':
         settings = dict(cfg.get('optim_wrapper', _SGD).get('optimizer'))
-        return peak_memory(classifiers.build_model(cfg), batch, size, classifiers.number_of_classes(cfg),
+        return peak_memory(classifiers.build_model(cfg), batch, size, number_of_classes(cfg),
                            lambda values: OPTIMIZERS.build(dict(settings, params=list(values))))
     step = stepper(cfg, batch, size, device)
     step(), step()

@@ -9,10 +9,10 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..errors import UserFileError
-from ..experiment import METHODS
-from ..recursive_mix import sample_box, sample_lambda
-from . import figures
+from ..experiments.cifar10 import METHODS
+from ..models.batch_augments import sample_box, sample_lambda
+from ..utils.errors import UserFileError
+from ..visualization import figures
 
 NAMES = {'baseline': 'baseline', 'mixup': 'Mixup', 'cutmix': 'CutMix', 'rm-omega0': 'RM, ω = 0', 'rm': 'RM'}
 COLOURS = {**{key: figures.COLOURS.get(name) for key, name in NAMES.items()}, 'rm-omega0': '#009E73'}

@@ -4,8 +4,8 @@ from typing import Callable, List, Optional, Tuple
 import torch
 from mmpretrain.structures import DataSample
 
-from ..data_preprocessor import MIX_FIELD, recursive_mixes
-from ..errors import UserError
+from ..models.data_preprocessor import MIX_FIELD, recursive_mixes
+from ..utils.errors import UserError
 
 
 def peak_memory(model: torch.nn.Module,

@@ -6,10 +6,12 @@ import torch
 from mmengine.config import Config
 from mmpretrain.registry import BATCH_AUGMENTS
 
-from ..errors import UserValueError
-from ..preflight import preprocessor_of, type_name
-from ..recursive_mix import Box, RecursiveMix
-from . import classifiers, figures
+from ..models.batch_augments import Box, RecursiveMix
+from ..utils.config import number_of_classes, pipeline_of, preprocessor_of, type_name
+from ..utils.errors import UserValueError
+from ..visualization import figures, panels
+from ..visualization.panels import Panel, draw
+from . import classifiers
 
 # The CutMix authors' settings for CIFAR, but for the probability: every iteration is shown mixed.
 COMPARED = dict(Mixup=dict(type='Mixup', alpha=1.0), CutMix=dict(type='CutMix', alpha=1.0))
@@ -87,8 +89,8 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0) -> 
     if iterations < 1 or batch < 2:
         raise UserValueError(f'iterations={iterations} must be 1 or more and batch={batch} 2 or more.')
     preprocessor, dataset = classifiers.build_preprocessor(cfg), classifiers.build_dataset(cfg, 'train')
-    order = figures.channel_order(preprocessor, classifiers.pipeline_of(cfg, 'train'))
-    number = classifiers.number_of_classes(cfg)
+    order = figures.channel_order(preprocessor, pipeline_of(cfg, 'train'))
+    number = number_of_classes(cfg)
     augment, own = recursive_mix_of(cfg)
     pairs = {name: BATCH_AUGMENTS.build(dict(settings)) for name, settings in COMPARED.items()}
     methods: Dict[str, List[Mixed]] = {name: [] for name in ('Input', *pairs, 'RM')}
@@ -100,7 +102,7 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0) -> 
         stream = classifiers.read_batches(dataset, batch, seed)
         for _ in range(iterations):
             data = preprocessor(next(stream), training=True)
-            inputs, scores = data['inputs'], classifiers.soft_labels(data['data_samples'], number)
+            inputs, scores = data['inputs'], panels.soft_labels(data['data_samples'], number)
             keep('Input', inputs, scores, torch.zeros(batch))
             for name, pair in pairs.items():
                 mixed, fused, shares, box = mix_pairs(pair, inputs, scores)
@@ -112,58 +114,10 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0) -> 
             keep('RM', mixed, fused, shares, mix.box if mix.lam else None)
     settings = {name: f'alpha {value["alpha"]:g}' for name, value in COMPARED.items()}
     settings['RM'] = f'alpha {augment.alpha:g}, {augment.interpolation}' + ('' if own else ' (default)')
-    return Gallery(methods, classifiers.class_names(dataset), settings)
+    return Gallery(methods, panels.class_names(dataset), settings)
 
 
 # -------------------------------------------------------------------------------------------------------------- drawing
-class Panel(NamedTuple):
-    """One image of a gallery: uint8 RGB ``(H, W, 3)``, the lines below it, and a box to outline."""
-    image: np.ndarray
-    lines: List[str]
-    box: Optional[Box] = None
-
-
-def draw_panel(axes, panel: Panel, lines: int) -> None:
-    """Draw one image with its lines; room is left for ``lines``, so that all images have the same size."""
-    from matplotlib.patches import Rectangle
-    axes.imshow(panel.image, interpolation='nearest')
-    figures.hide_axes(axes)
-    axes.set_xlabel('\n'.join([*panel.lines, *[''] * (lines - len(panel.lines))]), fontsize=7, labelpad=2)
-    if panel.box is not None:
-        x1, y1, x2, y2 = panel.box
-        for colour, width in (('black', 2.2), ('white', 1.0)):
-            axes.add_patch(Rectangle((x1 - .5, y1 - .5), x2 - x1, y2 - y1, fill=False, edgecolor=colour,
-                                     linewidth=width))
-
-
-def draw(rows: Sequence[Tuple[str, Sequence[Panel]]], titles: Sequence[str] = (), foot: Sequence[str] = ()):
-    """Draw rows of images with their labels.
-
-    Args:
-        rows (Sequence): (name of the row, its panels), all rows of the same length.
-        titles (Sequence[str]): Of the columns.
-        foot (Sequence[str]): Lines below the figure: what made it.
-    """
-    columns = max(len(panels) for _, panels in rows)
-    lines = max(len(panel.lines) for _, panels in rows for panel in panels)
-    side = 1.35
-    height = len(rows) * (side + 0.13 * lines + 0.08) + 0.35 + 0.12 * len(foot)
-    figure = figures.new_figure(max((side + 0.1) * columns + 0.5, 4), height, images=True)
-    grid = figure.subplots(len(rows), columns, squeeze=False)
-    for number, ((name, panels), axes_row) in enumerate(zip(rows, grid)):
-        for axes in axes_row[len(panels):]:
-            axes.set_visible(False)
-        for column, (axes, panel) in enumerate(zip(axes_row, panels)):
-            draw_panel(axes, panel, lines)
-            if column == 0:
-                axes.set_ylabel(name, fontsize=8)
-            if number == 0 and column < len(titles):
-                axes.set_title(titles[column], fontsize=8)
-    if foot:
-        figures.provenance(figure, foot)
-    return figure
-
-
 def draw_gallery(gallery: Gallery, samples: int = 1, foot: Sequence[str] = ()):
     """The figure of a gallery: a column an iteration, a row a method, for each of the first ``samples``."""
     available = len(gallery.methods['Input'][0].images)

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..errors import UserValueError
-from . import classifiers, figures
+from ..utils.errors import UserValueError
+from ..utils.paths import show_path
+from ..visualization import figures
+from . import classifiers
 from .classifiers import Trained
-from .tables import show_path
 
 SCALES = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 BACKGROUNDS = ('grey', 'other class')

@@ -6,12 +6,11 @@ import statistics
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
-from ..errors import UserFileError, UserValueError
-from ..paths import home
-from . import figures
+from ..utils.errors import UserFileError, UserValueError
+from ..utils.paths import home, show_path
+from ..utils.runs import read_run
+from ..visualization import figures
 from .published import CHOSEN, CURVES
-from .runs import read_run
-from .tables import show_path
 
 SWEEPS = tuple(CHOSEN)
 KINDS = ('best', 'last')

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from ..errors import UserFileError, UserValueError
-from ..paths import default_work_dir, home, shipped
-from . import grids
+from ..utils.errors import UserFileError, UserValueError
+from ..utils.paths import default_work_dir, home, shipped, show_path
+from ..utils.runs import Run, find_runs, read_run
+from ..visualization import grids
 from .published import METRICS, TABLES, Metric, Row, Table
-from .runs import Run, find_runs, read_run
 
 EFFICIENCY_FILE = 'efficiency.json'
 # What must be as in the config for a run to count as a run of it. Data paths, workers, seeds and logging may differ.
@@ -222,7 +222,7 @@ def _different(run: Run, row: Row, config: Optional[str]) -> List[str]:
         return [f'{show_path(run.folder)}: no config in the folder, so its length and settings are not known']
     try:
         if config is None:
-            from ..sweep import SETTINGS, SWEEPS
+            from ..experiments.sweep import SETTINGS, SWEEPS
             cfg = Config.fromfile(shipped() / SETTINGS[row.sweep[1]])
             cfg.merge_from_dict(SWEEPS[row.sweep[0]].values[row.sweep[2]])
         else:
@@ -280,16 +280,6 @@ def _where(run: Run, config: str) -> str:
         if run.folder.resolve() == default_work_dir(shipped() / config, seed).resolve():
             return '' if seed is None else f' --seed {seed}'
     return f' --work-dir {show_path(run.folder)}'
-
-
-def show_path(path: Path) -> str:
-    """A path as the user would type it: relative to the current folder, else to the project's, else whole."""
-    for base in (Path.cwd(), home()):
-        try:
-            return str(Path(path).resolve().relative_to(base.resolve()))
-        except ValueError:
-            continue
-    return str(path)
 
 
 # ------------------------------------------------------------------------------------------------------------- scanning
@@ -358,7 +348,7 @@ def render(name: str, filled: List[Filled], form: str = 'markdown') -> str:
     Args:
         name (str): Of the table, in :data:`mmrm.analysis.published.TABLES`.
         filled (list[Filled]): From :func:`fill`.
-        form (str): One of :data:`mmrm.analysis.grids.FORMATS`. Defaults to 'markdown'.
+        form (str): One of :data:`mmrm.visualization.grids.FORMATS`. Defaults to 'markdown'.
     """
     table = TABLES[name]
     if form == 'csv':

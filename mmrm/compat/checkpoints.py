@@ -4,7 +4,7 @@ A pickle is a program. From torch 2.6 on ``torch.load`` refuses every global tha
 mmengine's own checkpoints; OneDL's mmengine then loads the file again and executes it. Where torch has an allow-list
 (2.4 or newer), :func:`apply` adds to it the few harmless things that mmengine's checkpoints hold, and makes all that
 loads through mmengine (``resume``, ``load_from``, ``init_cfg``, also from the web) keep to it, whatever the defaults.
-On older torch mmengine's loader stays as it is; :func:`mmrm.weights.files.read_checkpoint` refuses there too.
+On older torch mmengine's loader stays as it is; :func:`mmrm.utils.checkpoints.read_checkpoint` refuses there too.
 """
 import functools
 import os
@@ -125,7 +125,7 @@ def apply() -> None:
 
     @functools.wraps(inner)
     def load_checkpoint(cls, filename, *args, **kwargs):
-        from mmrm.weights.files import check_file, read_checkpoint, refusal
+        from ..utils.checkpoints import check_file, read_checkpoint, refusal
         if os.path.isfile(os.path.expanduser(filename)):
             check_file(filename)
             if str(filename).endswith('.safetensors'):  # not every torch reads it

@@ -11,7 +11,7 @@ import pkgutil
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from mmrm import paths
+from ..utils import paths
 
 
 def _importable(module: str) -> bool:

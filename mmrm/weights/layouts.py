@@ -57,7 +57,7 @@ def split(state_dict: StateDict, prefix: Optional[str] = None) -> Network:
     if not prefix and not any(key.startswith('backbone.') for key in state_dict):
         return _split_bare(state_dict)
     begin = WRAPPERS.sub('', (prefix or 'backbone').rstrip('.') + '.')
-    backbone, head = behind(begin, state_dict), behind('head.', state_dict)
+    backbone, head = strip_prefix(begin, state_dict), strip_prefix('head.', state_dict)
     others = [key for key in state_dict if not key.startswith((begin, 'head.'))]
     if prefix:
         _, backbone, inner, _ = _split_bare(backbone)
@@ -65,7 +65,7 @@ def split(state_dict: StateDict, prefix: Optional[str] = None) -> Network:
     return Network(f'checkpoint with the prefix {begin!r}', backbone, head, others)
 
 
-def behind(prefix: str, tensors: StateDict) -> StateDict:
+def strip_prefix(prefix: str, tensors: StateDict) -> StateDict:
     """The tensors whose names begin with ``prefix``, without it."""
     return {key[len(prefix):]: value for key, value in tensors.items() if key.startswith(prefix)}
 
@@ -291,7 +291,7 @@ def describe(backbone: StateDict) -> str:
             return 'a vision transformer (ViT)'
         if any('.w_msa.' in key or '.relative_position_bias_table' in key for key in backbone):
             return 'a Swin Transformer'
-        return f'no network known here (tensors {listed(backbone)})'
+        return f'no network known here (tensors {abbreviate(backbone)})'
     kind = config['type'].rsplit('.', 1)[-1]
     width = f' of width {config["base_channels"]}' if 'base_channels' in config else ''
     if kind == 'ResNet':
@@ -311,7 +311,7 @@ def describe(backbone: StateDict) -> str:
     return f'a PVTv2-{"B0" if config["embed_dims"] == 32 else PVT_DEPTHS[depths]}'
 
 
-def listed(keys, number: int = 4) -> str:
+def abbreviate(keys, number: int = 4) -> str:
     """The first few keys, and how many more there are."""
     keys = list(keys)
     more = f', ... {len(keys) - number} more' if len(keys) > number else ''

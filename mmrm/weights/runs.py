@@ -2,8 +2,8 @@
 from pathlib import Path
 from typing import List, Optional
 
-from ..errors import UserFileError
-from .layouts import listed
+from ..utils.errors import UserFileError
+from .layouts import abbreviate
 
 CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
 
@@ -42,7 +42,7 @@ def weights_of_run(folder: Path, hint: str = '') -> Path:
     """
     best = best_checkpoints(folder)
     if len(best) > 1:
-        names = listed(file.name for file in best)
+        names = abbreviate(file.name for file in best)
         raise UserFileError(f'{folder} has {len(best)} best checkpoints, name one: {names}.')
     latest = best[0] if best else latest_checkpoint(folder)
     if latest is not None:
@@ -52,5 +52,5 @@ def weights_of_run(folder: Path, hint: str = '') -> Path:
     seeds = sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith('replaced-')
                    and (best_checkpoints(child) or latest_checkpoint(child)))
     if seeds:
-        raise UserFileError(f'{folder} holds several runs, name one: {listed(seeds)}.')
+        raise UserFileError(f'{folder} holds several runs, name one: {abbreviate(seeds)}.')
     raise UserFileError(f'{folder} is a folder without a checkpoint (best_*.pth, {", ".join(CHECKPOINTS)}).{hint}')

@@ -13,7 +13,7 @@ from small_world import write_trained
 from torch import nn
 
 from mmrm.analysis import cam, classifiers
-from mmrm.errors import UserError, UserFileError, UserValueError
+from mmrm.utils.errors import UserError, UserFileError, UserValueError
 
 CELLS = 4
 

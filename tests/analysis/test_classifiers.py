@@ -5,6 +5,7 @@ from mmengine.runner import Runner
 from tiny_run import BESIDE, write_run
 
 from mmrm.analysis import classifiers, mixed_batches
+from mmrm.utils.config import number_of_classes
 
 
 @pytest.mark.parametrize('more', ['', BESIDE], ids=['preprocessor inside the model', 'preprocessor beside the model'])
@@ -19,4 +20,4 @@ def test_the_preprocessor_is_the_runners(more, tmp_path):
     assert torch.equal(classifiers.build_preprocessor(cfg).mean, wanted.mean)
     augment, own = mixed_batches.recursive_mix_of(cfg)
     assert own and augment.alpha == 0.3
-    assert classifiers.number_of_classes(classifiers.load_config(config)) == 2  # the preprocessor says so
+    assert number_of_classes(classifiers.load_config(config)) == 2  # the preprocessor says so

@@ -4,8 +4,8 @@ import torch
 from tiny_run import write_run
 
 from mmrm.analysis import classifiers, cut_or_resize
-from mmrm.errors import UserValueError
-from mmrm.recursive_mix import RecursiveMix
+from mmrm.models.batch_augments import RecursiveMix
+from mmrm.utils.errors import UserValueError
 
 
 def test_resizing_is_recursive_mix_itself():

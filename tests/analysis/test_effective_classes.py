@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from mmrm.analysis import effective_classes as effective
-from mmrm.errors import UserValueError
+from mmrm.utils.errors import UserValueError
 
 
 @pytest.fixture(scope='module')

@@ -6,7 +6,7 @@ from tiny_run import write_run
 
 from mmrm.analysis import classifiers, efficiency
 from mmrm.analysis.timing import interleaved, ratio
-from mmrm.errors import UserValueError
+from mmrm.utils.errors import UserValueError
 
 
 @pytest.fixture(scope='module')

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from mmrm.analysis import experiment_result as experiment
-from mmrm.errors import UserFileError
+from mmrm.utils.errors import UserFileError
 
 TOOL = Path(__file__).parents[2] / 'tools' / 'experiment_result.py'
 BASE, RM = [60.1, 61.4, 59.0, 60.8, 62.0], [62.0, 62.5, 62.2, 61.9, 64.4]

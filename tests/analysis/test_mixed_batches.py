@@ -12,7 +12,8 @@ from mmpretrain.registry import BATCH_AUGMENTS
 from tiny_run import write_run
 
 from mmrm.analysis import classifiers, mixed_batches
-from mmrm.errors import UserTypeError, UserValueError
+from mmrm.utils.errors import UserTypeError, UserValueError
+from mmrm.visualization import panels
 
 
 @pytest.fixture
@@ -118,15 +119,15 @@ def test_the_hook_writes_pictures_and_changes_nothing(tmp_path):
 def test_the_hook_shows_the_batch_that_the_network_saw(tmp_path, monkeypatch):
     """The panels hold the very batch that the preprocessor gave to the network, mixed, with the head's lambda."""
     seen, drawn = [], []
-    draw = mixed_batches.draw
+    draw = panels.draw
 
     def keep(rows, titles=(), foot=()):
         drawn.extend(rows)
         return draw(rows, titles, foot)
 
-    monkeypatch.setattr(mixed_batches, 'draw', keep)
+    monkeypatch.setattr('mmrm.engine.hooks.mixed_batches.draw', keep)
 
-    from mmrm.data_preprocessor import RMDataPreprocessor
+    from mmrm.models.data_preprocessor import RMDataPreprocessor
     forward = RMDataPreprocessor.forward
 
     def watched(self, data, training=False):
@@ -137,16 +138,16 @@ def test_the_hook_shows_the_batch_that_the_network_saw(tmp_path, monkeypatch):
 
     monkeypatch.setattr(RMDataPreprocessor, 'forward', watched)
     train(tmp_path / 'run', [dict(type='MixedBatchesHook', interval=12, length=3, samples=1)])
-    (name, panels), = drawn
-    assert name == 'sample 1' and len(panels) == 3
-    for panel, (inputs, lam) in zip(panels, seen):
+    (name, shown), = drawn
+    assert name == 'sample 1' and len(shown) == 3
+    for panel, (inputs, lam) in zip(shown, seen):
         pixels = (inputs[0] * 50 + 127.5).round().clamp(0, 255).permute(1, 2, 0).numpy()[..., ::-1]  # read as BGR
         assert np.array_equal(panel.image, pixels.astype(np.uint8))
         assert panel.lines[0] == f'λ = {lam:.2f}' or lam < 0.005
 
 
 def test_a_picture_holds_successive_iterations_only():
-    from mmrm.hooks import MixedBatchesHook
+    from mmrm.engine.hooks import MixedBatchesHook
     hook, taken = MixedBatchesHook(interval=5, length=3, samples=1), []
     for iteration in range(7, 13):  # resumed in the middle of the second picture
         hook.before_train_iter(SimpleNamespace(iter=iteration), 0)
@@ -172,6 +173,6 @@ def test_the_hook_feeds_tensorboard(tmp_path):
     (dict(interval=3, length=4), UserValueError, 'length=4 must not be above interval=3'),
 ])
 def test_the_hook_names_bad_arguments(arguments, error, message):
-    from mmrm.hooks import MixedBatchesHook
+    from mmrm.engine.hooks import MixedBatchesHook
     with pytest.raises(error, match=message):
         MixedBatchesHook(**arguments)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from mmrm.analysis.published import CURVES, FOLDERS, METRICS, TABLES
-from mmrm.paths import shipped
-from mmrm.sweep import SETTINGS, SWEEPS
+from mmrm.experiments.sweep import SETTINGS, SWEEPS
+from mmrm.utils.paths import shipped
 
 
 def value(table, *labels, metric=0):

@@ -6,7 +6,7 @@ from small_world import write_trained
 from torch import nn
 
 from mmrm.analysis import classifiers, scale_sensitivity
-from mmrm.errors import UserValueError
+from mmrm.utils.errors import UserValueError
 
 
 def test_the_whole_image_is_pasted_smaller_and_the_rest_is_background():

@@ -4,7 +4,7 @@ from run_logs import write_run
 
 from mmrm.analysis import sweep_curves
 from mmrm.analysis.published import CURVES
-from mmrm.errors import UserFileError, UserValueError
+from mmrm.utils.errors import UserFileError, UserValueError
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from run_logs import epochs, settings, write_run, write_session
 
 from mmrm.analysis import tables
 from mmrm.analysis.published import TABLES
-from mmrm.analysis.runs import find_runs, read_run
-from mmrm.errors import UserFileError, UserValueError
+from mmrm.utils.errors import UserFileError, UserValueError
+from mmrm.utils.runs import find_runs, read_run
 
 TOOL = Path(__file__).parents[2] / 'tools' / 'tables.py'
 R18 = 'resnet18_2xb64_cifar100'
@@ -168,7 +168,7 @@ def test_a_missing_cell_has_the_command_that_fills_it(tmp_path):
 
 
 def test_a_command_that_fills_a_cell_is_one_that_the_tools_take(tmp_path):
-    from mmrm.launch import train_parser
+    from mmrm.apis.launch import train_parser
     for name, table in TABLES.items():
         for filled in tables.fill(table, tmp_path):
             for command in filled.commands:
@@ -225,7 +225,7 @@ def test_other_settings_than_the_config_are_told(tmp_path):
 def test_a_run_with_the_settings_of_the_config_has_no_note(tmp_path):
     from mmengine.config import Config
 
-    from mmrm.paths import find_config
+    from mmrm.utils.paths import find_config
     cfg = Config.fromfile(find_config(f'configs/rm/{R18}.py'))
     cfg.randomness = dict(seed=1)
     cfg.train_dataloader.num_workers = 0

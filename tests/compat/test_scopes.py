@@ -7,9 +7,9 @@ import sys
 import pytest
 from mmengine.config import Config
 
-from mmrm import paths
 from mmrm.compat import scopes
-from mmrm.errors import UserFileError
+from mmrm.utils import paths
+from mmrm.utils.errors import UserFileError
 
 
 def load(base: str, tmp_path) -> Config:

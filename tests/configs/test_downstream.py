@@ -10,7 +10,7 @@ import torch
 import torchvision
 from mmengine.config import Config
 
-from mmrm.errors import UserFileError
+from mmrm.utils.errors import UserFileError
 from mmrm.weights import find_checkpoint, read_checkpoint
 
 from downstream import CONFIGS, build, cell, pretrain, small_world, train_and_validate  # isort: skip

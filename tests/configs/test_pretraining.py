@@ -11,9 +11,9 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from mmpretrain.datasets.categories import IMAGENET_CATEGORIES
 
-from mmrm import experiment
 from mmrm.datasets import RMCIFAR10, RMCIFAR100, cifar, fetch_cifar10
-from mmrm.errors import UserFileError, UserValueError
+from mmrm.experiments import cifar10 as experiment
+from mmrm.utils.errors import UserFileError, UserValueError
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 # Parameters without the RoI layer, and what the RoI layer adds.

@@ -18,7 +18,7 @@ from mmpretrain.registry import DATASETS
 
 import mmrm  # noqa: F401
 from mmrm.datasets import RMCIFAR10, RMCIFAR100, cifar, fetch_cifar10
-from mmrm.errors import UserFileError, UserValueError
+from mmrm.utils.errors import UserFileError, UserValueError
 
 NAMES = [f'data_batch_{number}' for number in range(1, 6)] + ['test_batch']
 PER_BATCH = 20

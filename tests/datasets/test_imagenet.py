@@ -4,7 +4,7 @@ import pytest
 from mmpretrain.registry import DATASETS
 
 import mmrm  # noqa: F401
-from mmrm.errors import UserFileError
+from mmrm.utils.errors import UserFileError
 
 CLASSES = dict(classes=['cat', 'dog', 'eel'])
 

@@ -9,7 +9,7 @@ from PIL import Image
 import mmrm  # noqa: F401
 from mmrm.datasets import transforms
 from mmrm.datasets.transforms import EIGENVALUES, EIGENVECTORS, RMColorJitter, RMLighting, RMRandomResizedCrop
-from mmrm.errors import UserValueError
+from mmrm.utils.errors import UserValueError
 
 
 @pytest.mark.parametrize('to_rgb', [True, False])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tiny_run import write_run
 
-from mmrm.weights.files import read_checkpoint
+from mmrm.utils.checkpoints import read_checkpoint
 
 TOOLS = Path(__file__).parents[2] / 'tools'
 
@@ -126,7 +126,7 @@ def test_kill_in_mid_checkpoint_leaves_the_older_one(tmp_path, environment):
     config, work, log = write_run(tmp_path, epochs=2), tmp_path / 'work', tmp_path / 'log'
     code = ('''
 import os, signal, sys
-import mmrm.launch
+import mmrm.apis.launch
 from mmengine.fileio import LocalBackend
 put = LocalBackend.put
 def put_half(self, data, path):
@@ -135,7 +135,7 @@ def put_half(self, data, path):
         os.kill(os.getpid(), signal.SIGKILL)
     put(self, data, path)
 LocalBackend.put = put_half
-mmrm.launch.train(sys.argv[1:])
+mmrm.apis.launch.train(sys.argv[1:])
 ''')
     command = (config, '--work-dir', work)
     assert start(log, environment, sys.executable, '-c', code, *command).wait() == -signal.SIGKILL, log.read_text()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mmrm.datasets import make_world
-from mmrm.paths import shipped
+from mmrm.demo import make_world
+from mmrm.utils.paths import shipped
 
 
 @pytest.fixture(scope='module')

@@ -5,7 +5,7 @@ import torchvision
 from mmengine.registry import MODELS, init_default_scope
 
 import mmrm
-from mmrm.errors import UserFileError
+from mmrm.utils.errors import UserFileError
 from mmrm.weights import convert, read_checkpoint
 from mmrm.weights.layouts import identify, split
 
@@ -51,7 +51,7 @@ def test_the_result_loads_into_the_shipped_rm_config(tmp_path):
     theirs = CIFARResNet(width=64, num_classes=100)
     convert(release(theirs, tmp_path / 'theirs.pth'), tmp_path / 'ours.pth')
     from mmengine.config import Config
-    config = Config.fromfile(mmrm.paths.shipped() / 'configs/rm/resnet18_2xb64_cifar100.py')
+    config = Config.fromfile(mmrm.utils.paths.shipped() / 'configs/rm/resnet18_2xb64_cifar100.py')
     init_default_scope('mmpretrain')
     model = MODELS.build(config.model)
     model.load_state_dict(read_checkpoint(tmp_path / 'ours.pth')['state_dict'], strict=True)

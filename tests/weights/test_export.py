@@ -8,9 +8,9 @@ import torchvision
 from mmengine.registry import MODELS, init_default_scope
 from safetensors import safe_open
 
-from mmrm.errors import UserFileError, UserValueError
+from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.weights import export_backbone, export_classifier, load_backbone, read_checkpoint
-from mmrm.weights.origin import tensor_hash
+from mmrm.weights.provenance import tensor_hash
 
 from networks import PyramidNet, backbone, classifier, logits, release, shake  # isort: skip
 

@@ -4,7 +4,7 @@ import torch
 import torchvision
 
 from mmrm.weights.layouts import describe, identify, pvt_to_timm, split
-from mmrm.weights.origin import tensor_hash
+from mmrm.weights.provenance import tensor_hash
 
 from networks import CIFARDenseNet, CIFARResNet, PyramidNet, backbone, shake  # isort: skip
 

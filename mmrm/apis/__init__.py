@@ -1,0 +1,1 @@
+"""What the tools do: command line, checks before a run, launching."""

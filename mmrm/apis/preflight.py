@@ -1,0 +1,387 @@
+"""What can go wrong with a run and is cheap to find out: config, device, data, folders, checkpoints.
+
+Each function raises a :class:`mmrm.utils.errors.UserError` that names what is wrong, or returns what the run uses, or
+writes it into the config.
+"""
+import argparse
+import contextlib
+import inspect
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Optional, Sequence
+
+import torch
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.device import utils as device_utils
+from mmengine.dist import barrier
+from mmengine.registry import OPTIMIZERS
+
+from ..engine.optim_wrapper import bfloat16_is_fast
+from ..engine.runner import RANK_VARIABLES, Runner
+from ..utils import files as writing
+from ..utils import paths
+from ..utils.checkpoints import read_checkpoint
+from ..utils.config import checkpoint_out_dir, dataset_class, datasets, require, type_name
+from ..utils.errors import UserError, UserFileError, UserValueError, one_line
+from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints
+from ..weights.strict import download
+
+DEVICES = ('cuda', 'cpu')
+# An RM head's RoI layer serves training only; batch norm's counter is unused with a fixed momentum.
+UNUSED_IN_TEST = ('fc_roi.', 'num_batches_tracked')
+
+
+def local_rank() -> int:
+    """The number of this process on its node."""
+    return int(os.environ.get('LOCAL_RANK', 0))
+
+
+def say(text: str) -> None:
+    """Print a line, once a node."""
+    told = {'MMRM_PARENT', 'TORCHELASTIC_RUN_ID'} <= set(os.environ)  # by dist.py, which started this process
+    if local_rank() == 0 and not told:
+        print(text, flush=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ config
+def check_optimizer(cfg: Config) -> None:
+    """Raise unless the optimizer is a known one; mmengine's own message does not name it."""
+    name = (cfg.optim_wrapper.get('optimizer') or {}).get('type')
+    if isinstance(name, str):
+        with OPTIMIZERS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
+            if registry.get(name) is None:
+                raise UserValueError(f'config: optim_wrapper.optimizer.type = {name!r} is not a known optimizer.')
+
+
+def set_amp(cfg: Config, device: str) -> None:
+    """``--amp``: float16 with dynamic loss scaling on a GPU, bfloat16 on the CPU."""
+    if type_name(cfg.optim_wrapper) not in ('', 'OptimWrapper', 'AmpOptimWrapper', 'BFloat16OptimWrapper'):
+        raise UserValueError(f'--amp replaces OptimWrapper; the config has {type_name(cfg.optim_wrapper)}.')
+    if device == 'cpu':
+        cfg.optim_wrapper.type = 'BFloat16OptimWrapper'
+        for key in ('loss_scale', 'dtype', 'use_fsdp'):
+            cfg.optim_wrapper.pop(key, None)
+    elif type_name(cfg.optim_wrapper) != 'BFloat16OptimWrapper':
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+
+
+def check_precision(cfg: Config, device: str) -> None:
+    """Raise if the CPU cannot train in the precision that the config asks for, or not at a bearable speed."""
+    kind = type_name(cfg.optim_wrapper)
+    instead = ('train in float32: without --amp, and where the config asks for it with --cfg-options '
+               'optim_wrapper.type=OptimWrapper val_cfg.fp16=False.')
+    if device == 'cpu' and kind == 'AmpOptimWrapper':
+        raise UserValueError(f'AmpOptimWrapper needs a GPU; on the CPU --amp is in bfloat16. Or {instead}')
+    if device == 'cpu' and kind == 'BFloat16OptimWrapper' and not bfloat16_is_fast():
+        raise UserValueError('this CPU has no kernels for bfloat16, which would be far slower than float32; '
+                             f'{instead}')
+
+
+def set_auto_scale_lr(cfg: Config, config: Path) -> None:
+    """``--auto-scale-lr``: let mmengine scale the optimizer's lr with the batch size."""
+    if not (cfg.get('auto_scale_lr') or {}).get('base_batch_size'):
+        raise UserValueError(f'--auto-scale-lr needs auto_scale_lr=dict(base_batch_size=...) in config {config}: the '
+                             'batch size over all processes that its lr is meant for.')
+    cfg.auto_scale_lr.enable = True
+
+
+def set_tta(cfg: Config, config: Path) -> None:
+    """``--tta``: test the config's ``tta_model`` with its ``tta_pipeline``."""
+    require(cfg, config, 'tta_model', 'tta_pipeline')
+    cfg.model = dict(cfg.tta_model, module=cfg.model)
+    for dataset, _ in datasets(cfg.test_dataloader.dataset):
+        dataset.pipeline = cfg.tta_pipeline
+
+
+def set_loader_defaults(cfg: Config, device: str) -> None:
+    """Set what mmpretrain's configs leave to its train.py; unset what the CPU or a loader without workers rules out."""
+    for part in ('train', 'val', 'test'):
+        loader = cfg.get(f'{part}_dataloader')
+        if not isinstance(loader, dict):
+            continue
+        if cfg.get('default_scope') == 'mmpretrain':
+            loader.setdefault('collate_fn', dict(type='default_collate'))
+            loader.setdefault('pin_memory', True)
+            if 'worker_init_fn' not in loader:  # rm_worker_init wants new workers in every epoch
+                loader.setdefault('persistent_workers', True)
+        if device == 'cpu':
+            loader.pin_memory = False
+        if not loader.get('num_workers'):
+            loader.pop('prefetch_factor', None)
+            loader.persistent_workers = False
+
+
+# -------------------------------------------------------------------------------------------------------------- data
+def find_data(cfg: Config, used: Sequence[str]) -> None:
+    """Look up the relative paths of all data sets from the current folder, then from :func:`mmrm.utils.paths.home`.
+
+    Args:
+        cfg: The config; its paths are replaced.
+        used: Which of 'train', 'val' and 'test' this run reads; their data must exist.
+    """
+    for part in ('train', 'val', 'test'):
+        loader = cfg.get(f'{part}_dataloader')
+        if isinstance(loader, dict):
+            for dataset, field in datasets(loader.get('dataset'), f'{part}_dataloader.dataset'):
+                for key in ('data_root',) if dataset.get('data_root') else ('data_prefix', 'ann_file'):
+                    find_path(dataset, key, field, part in used, downloads(dataset, cfg.get('default_scope')))
+        metrics = cfg.get(f'{part}_evaluator') or []
+        for metric in metrics if isinstance(metrics, (list, tuple)) else [metrics]:
+            if isinstance(metric, dict):
+                find_path(metric, 'ann_file', f'{part}_evaluator', part in used)
+
+
+def find_path(node: dict, key: str, field: str, required: bool, to_download: bool = False) -> None:
+    """Replace the path (or the dict of paths) ``node[key]`` by where it is, or by where it is to be downloaded."""
+    path = node.get(key)
+    if isinstance(path, dict):
+        for name in path:
+            find_path(path, name, f'{field}.{key}', required, to_download)
+    if not isinstance(path, str) or not path or '://' in path:
+        return
+    found = paths.find(path)
+    if not found.exists():
+        if to_download:
+            found = paths.home() / path
+        elif required:
+            raise UserFileError(f'{field}.{key} = {path!r} does not exist{paths.looked_in(path)}. Put the data there '
+                                f'(a link will do) or say where it is: --cfg-options {field}.{key}=PATH')
+    if found.exists() or to_download:
+        node[key] = path if found == Path(path) else str(found)
+
+
+def downloads(dataset: dict, scope: Optional[str]) -> bool:
+    """Whether a data set fetches itself when it is missing (mmpretrain's CIFAR does)."""
+    kind = dataset_class(dataset, scope)
+    if kind is None:  # the registry's own error comes when it is built
+        return False
+    parameter = inspect.signature(kind).parameters.get('download')
+    return parameter is not None and bool(dataset.get('download', parameter.default))
+
+
+# ----------------------------------------------------------------------------------------------------------- folders
+def choose_work_dir(asked: Optional[str], cfg: Config, default: Path) -> Path:
+    """``--work-dir``, else the config's ``work_dir``, else ``default``."""
+    return Path(asked or cfg.get('work_dir') or default).expanduser().absolute()
+
+
+def check_work_dir(work_dir: str) -> None:
+    """Create a folder and raise unless files can be written there."""
+    try:
+        os.makedirs(work_dir, exist_ok=True)
+        with tempfile.TemporaryFile(dir=work_dir) as probe:
+            probe.write(bytes(1 << 16))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except FileExistsError:
+        raise UserFileError(f'{work_dir} is a file, not a folder; give another --work-dir.') from None
+    except OSError as error:
+        raise UserFileError(f'{work_dir} cannot be written to: {error.strerror}; give another --work-dir.') from error
+
+
+def check_out(out: str, overwrite: bool) -> None:
+    """Raise unless ``--out`` can be written."""
+    path = Path(out)
+    if path.suffix not in ('.json', '.pkl', '.pickle'):
+        raise UserValueError(f'--out {out}: the name must end in .json (metrics) or .pkl (predictions).')
+    writing.check_out(path, overwrite)
+    check_work_dir(str(path.absolute().parent))
+
+
+def check_free_space(runner: Runner) -> None:
+    """Raise if the disk cannot hold one checkpoint: weights and two states of the optimizer, 4 bytes each."""
+    hook = next((hook for hook in runner.hooks if hasattr(hook, 'max_keep_ckpts')), None)
+    if hook is None or runner.rank != 0:
+        return
+    size = 3 * 4 * sum(parameter.numel() for parameter in runner.model.parameters())
+    folder = checkpoint_dir(runner.cfg)
+    if folder is None:
+        return
+    free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
+    if free < size:
+        raise UserFileError(f'work dir {folder} has {free / 2**20:.0f} MiB free and a checkpoint takes about '
+                            f'{size / 2**20:.0f} MiB; free some space or give another --work-dir.')
+    length = runner.cfg.train_cfg.get('max_epochs' if hook.by_epoch else 'max_iters') or 1
+    count = hook.max_keep_ckpts if hook.max_keep_ckpts > 0 else length // hook.interval if hook.interval > 0 else 1
+    if free < count * size:
+        runner.logger.warning(f'{folder} has {free / 2**30:.1f} GiB free; {count} checkpoints may take '
+                              f'{count * size / 2**30:.1f} GiB. default_hooks.checkpoint.max_keep_ckpts limits them.')
+
+
+# ------------------------------------------------------------------------------------------------------- checkpoints
+def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> None:
+    """Decide where training starts: ``--resume``, ``resume`` and ``load_from`` of the config, or the beginning."""
+    work_dir = Path(cfg.work_dir)
+    if resume is None and cfg.resume:
+        resume = cfg.load_from or 'auto'
+    if resume == 'auto':
+        found = latest_checkpoint(work_dir) or next(reversed(saved_checkpoints(checkpoint_dir(cfg))), None)
+        if found is None:
+            say(f'--resume auto: no checkpoint in {work_dir}, training starts from the beginning.')
+        else:
+            say(f'--resume auto: going on from {found}.')
+            check_resumable(found, found.parent)
+            cfg.load_from = str(found)
+        cfg.resume = found is not None
+    elif resume is not None:
+        cfg.load_from, cfg.resume = check_checkpoint(resume, to_resume=True), True
+    elif saved_checkpoints(checkpoint_dir(cfg)) and not overwrite:
+        newest = saved_checkpoints(checkpoint_dir(cfg))[-1]
+        raise UserFileError(f'work dir {newest.parent} holds checkpoints, the newest {newest.name}: '
+                            'go on with --resume, give another --work-dir, or replace them with --overwrite.')
+    if cfg.load_from and not cfg.resume:
+        cfg.load_from = check_checkpoint(cfg.load_from)
+
+
+def checkpoint_dir(cfg: Config) -> Optional[Path]:
+    """Where a run's checkpoints go: its work dir or, with ``checkpoint.out_dir``, a folder of the same name there.
+
+    None if that is not on a disk of this machine.
+    """
+    work_dir = Path(cfg.work_dir)
+    out_dir = checkpoint_out_dir(cfg)
+    if out_dir and '://' in str(out_dir):
+        return None
+    return work_dir if not out_dir or Path(out_dir) == work_dir else Path(out_dir).absolute() / work_dir.name
+
+
+def set_aside(runner: Runner) -> None:
+    """Move the checkpoints of an older run out of the way, into ``replaced-<time>``: they must not answer for this one.
+
+    A run that is killed before its first checkpoint would else resume from them, and a folder of a run stands for its
+    best checkpoint. Called by every process; the first of all moves.
+    """
+    folder = checkpoint_dir(runner.cfg)
+    there = folder is not None and folder.is_dir()
+    old = [*saved_checkpoints(folder), *best_checkpoints(folder)] if there else []
+    target = folder / f'replaced-{runner.timestamp}' if there else None
+    start = runner._load_from or ''
+    if start and '://' not in start and Path(start).resolve() in [path.resolve() for path in old]:
+        runner._load_from = str(target / Path(start).name)
+    barrier()  # all have looked
+    if runner.rank == 0 and old:
+        target.mkdir()
+        for path in old:
+            path.rename(target / path.name)
+        (Path(runner.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
+        runner.logger.info(f'--overwrite: {len(old)} checkpoints of an older run are now in {target}.')
+    barrier()
+
+
+def check_resumable(path: Path, work_dir: Path) -> None:
+    """Raise if ``path`` cannot be resumed from; name an older checkpoint that can."""
+    try:
+        check_checkpoint(path, to_resume=True)
+    except UserError as error:
+        older = next((other for other in reversed(saved_checkpoints(work_dir)) if is_resumable(other)), None)
+        hint = f'An older one is complete: --resume {older}' if older else f'There is no other one in {work_dir}.'
+        raise UserFileError(f'{error} {hint}') from error
+
+
+def is_resumable(path: Path) -> bool:
+    """Whether training can go on from a checkpoint."""
+    with contextlib.suppress(UserError):
+        check_checkpoint(path, to_resume=True)
+        return True
+    return False
+
+
+def check_checkpoint(path, to_resume: bool = False) -> str:
+    """Raise unless a checkpoint can be read safely and, to resume from it, is whole. Returns its absolute path.
+
+    One at ``http(s)://`` or ``torchvision://`` is downloaded; other addresses are mmengine's, returned as they are.
+    """
+    if str(path).startswith(('http://', 'https://', 'torchvision://')):
+        path = download(str(path))
+    elif '://' in str(path):
+        if not hasattr(torch.serialization, 'add_safe_globals'):
+            raise UserValueError(f'checkpoint {path}: torch before 2.4 cannot load that safely; download it first.')
+        return str(path)
+    path = paths.find(path).absolute()
+    if local_rank() > 0:  # one process of a node reads the file for all
+        return str(path)
+    checkpoint = read_checkpoint(path)
+    if not isinstance(checkpoint, dict):
+        raise UserFileError(f'checkpoint {path} holds a {type(checkpoint).__name__}, not a dict of weights.')
+    if to_resume:
+        missing = [key for key in ('meta', 'state_dict', 'message_hub', 'optimizer') if key not in checkpoint]
+        if missing:
+            raise UserFileError(f'checkpoint {path} has no {", ".join(missing)}: training cannot go on from it (a '
+                                'best_*.pth holds weights only). To start a new run from its weights: '
+                                f'--cfg-options load_from={path}')
+    return str(path)
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """A model without DDP and test-time augmentation around it."""
+    while isinstance(getattr(model, 'module', None), torch.nn.Module):
+        model = model.module
+    return model
+
+
+def check_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) -> None:
+    """Raise unless a checkpoint has all weights of a model, in the right shapes; mmengine itself would only warn.
+
+    Args:
+        model: The model; it holds the weights afterwards.
+        path: The checkpoint.
+        unused: Parts of names that may be missing; with any, the checkpoint may also hold more than the model.
+    """
+    if '://' in path or local_rank() > 0:
+        return
+    model = unwrapped(model)
+    checkpoint = read_checkpoint(path)
+    state = checkpoint.get('state_dict', checkpoint)
+    state = {name[7:] if name.startswith('module.') else name: value for name, value in state.items()}
+    try:
+        missing, unexpected = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise UserFileError(f'checkpoint {path} does not fit the config: {one_line(error)}') from error
+    missing = [name for name in missing if not any(part in name for part in unused)]
+    if missing or (unexpected and not unused):
+        told = [f'{len(names)} {what} ({", ".join(names[:3])}{" ..." if len(names) > 3 else ""})'
+                for names, what in ((missing, 'weights are missing'), (unexpected, 'are unknown')) if names]
+        raise UserFileError(f'checkpoint {path} does not fit the config: {"; ".join(told)}.')
+
+
+# ----------------------------------------------------------------------------------------------------------- devices
+def choose_device(asked: Optional[str] = None) -> str:
+    """The device of this run: what was asked for (``--device``, ``MMRM_DEVICE``), else the accelerator.
+
+    Raises:
+        UserError: If there is no accelerator and the CPU was not asked for.
+    """
+    asked = asked or os.environ.get('MMRM_DEVICE') or None
+    if asked not in (None, *DEVICES):
+        raise UserValueError(f'MMRM_DEVICE={asked}: {" or ".join(DEVICES)} is allowed.')
+    if asked == 'cpu':
+        os.environ['CUDA_VISIBLE_DEVICES'] = ''
+        device_utils.DEVICE = 'cpu'
+    elif get_device() == 'cpu' or (asked == 'cuda' and get_device() != 'cuda'):
+        raise UserError('no GPU was found (torch.cuda.is_available() is false). If you mean to use the CPU, ask for it '
+                        'with --device cpu or MMRM_DEVICE=cpu.')
+    return get_device()
+
+
+def check_gpus(processes: int, device: str) -> None:
+    """Raise if a node has fewer GPUs than processes."""
+    count = getattr(getattr(torch, device, None), 'device_count', lambda: 1)
+    if device != 'cpu' and processes > count():
+        raise UserValueError(f'{processes} processes on this node, which has {count()} GPU(s); each process needs one.')
+
+
+def set_launcher(cfg: Config, args: argparse.Namespace, device: str) -> None:
+    """``--launcher``: check that the launcher's variables are there and that the node has the GPUs."""
+    cfg.launcher = args.launcher
+    if args.launcher == 'none':
+        return
+    missing = [name for name in RANK_VARIABLES[args.launcher].values() if name not in os.environ]
+    if missing:
+        how = dict(pytorch='tools/dist_train.sh (torchrun)', slurm='tools/slurm_train.sh (srun)', mpi='mpirun')
+        raise UserValueError(f'--launcher {args.launcher} is for processes started by {how[args.launcher]}: '
+                             f'{", ".join(missing)} not set.')
+    check_gpus(max(local_rank() + 1, int(os.environ.get('LOCAL_WORLD_SIZE', 1))), device)

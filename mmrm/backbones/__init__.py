@@ -1,6 +1,0 @@
-"""Backbones that mmpretrain lacks. Its ``ResNet_CIFAR`` is the paper's ResNet-18 and -34, parameter for parameter."""
-from .cifar_densenet import DenseNetCIFAR
-from .pooling import MapPooling
-from .pyramidnet import PyramidNetCIFAR
-
-__all__ = ['DenseNetCIFAR', 'MapPooling', 'PyramidNetCIFAR']

@@ -1,0 +1,501 @@
+"""The main job in small: pretrain with and without RecursiveMix, fine-tune a detector and a segmentor, compare.
+
+Every number comes from the shipped tools: ``tools/train.py`` and ``tools/test.py`` run as processes of their own, one
+thread each, as many side by side as there are cores. Each of them is a :class:`Stage` with a folder in the work dir;
+what it found is kept there, so that a second call goes on where the first one ended.
+"""
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Dict, Iterator, List, Optional, Tuple, Union
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..experiments.jobs import clock, cores
+from ..utils import logs, paths
+from ..utils.errors import UserError, UserFileError, UserValueError
+from ..utils.files import write_text
+from ..version import __version__
+from .config import find_config, read_config
+from .world import CLASSES, VERSION, make_world
+
+# Of a size that lets every network learn within the schedules of configs/demo.
+WORLD = dict(seed=0, classification=(1600, 400), scenes=(320, 100))
+QUICK_WORLD = dict(seed=0, classification=(64, 16), scenes=(16, 8))
+WEIGHTS = ('random', 'baseline', 'rm')
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One process of the demo.
+
+    Args:
+        name: Its folder in the work dir, ``<network>/<column of the table>``.
+        config: Name of its config in ``configs/demo``.
+        metric: What the evaluator calls its result.
+        scale: Brings the result to percent.
+        cost: About how long it takes, relative to the others.
+        weights: The pretraining that its backbone comes from.
+        train: Whether it trains, or only tests a network as it was initialised.
+    """
+    name: str
+    config: str
+    metric: str
+    scale: float = 1
+    cost: int = 1
+    weights: Optional[str] = None
+    train: bool = True
+
+
+def _downstream(network: str, metric: str, scale: float, cost: int) -> List[Stage]:
+    stages = [Stage(f'{network}/{name}', f'{network}_r18', metric, scale, cost, None if name == 'random' else name)
+              for name in ('baseline', 'rm', 'random')]
+    return stages + [Stage(f'{network}/untrained', f'{network}_r18', metric, scale, cost=2, train=False)]
+
+
+# In the order in which they start.
+STAGES = [
+    Stage('pretrain/baseline', 'baseline_r18', 'accuracy/top1', cost=10),
+    Stage('pretrain/rm', 'rm_r18', 'accuracy/top1', cost=10),
+    *_downstream('pspnet', 'mIoU', 1, cost=8),
+    *_downstream('atss', 'coco/bbox_mAP', 100, cost=7),
+]
+ROWS = {'pretrain': 'classification: top-1', 'atss': 'ATSS: box AP', 'pspnet': 'PSPNet: mIoU'}
+COLUMNS = ('untrained', *WEIGHTS)
+
+
+# --------------------------------------------------------------------------------------------------------- the demo
+def run_demo(work_dir: Union[str, Path, None] = None,
+             jobs: Optional[int] = None,
+             quick: bool = False,
+             console: Optional[Console] = None) -> dict:
+    """Run what is not done yet, then write and print the table and draw the picture.
+
+    Args:
+        work_dir: Holds everything the demo writes. Defaults to ``work_dirs/demo`` (``work_dirs/demo-quick``).
+        jobs: How many processes run at once. Defaults to the number of cores, at most 4.
+        quick: A tiny world and one epoch each: every step runs, but nothing is learnt.
+        console: Where to print. Defaults to the terminal.
+
+    Returns:
+        dict: The results by stage name, as in ``results.json``.
+    """
+    console = console or Console()
+    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
+        raise UserValueError(f'jobs={jobs!r} must be a whole number of 1 or more, or None for the number of cores.')
+    jobs = jobs or min(cores(), 4)
+    default = paths.home() / 'work_dirs' / ('demo-quick' if quick else 'demo')
+    work_dir = Path(work_dir or default).expanduser().absolute()
+    with claimed(work_dir):
+        started = time.monotonic()
+        console.print(f'Everything the demo writes is in [bold]{work_dir}[/]', soft_wrap=True)
+        world = QUICK_WORLD if quick else WORLD
+        remake_world(work_dir / 'world', world, console)
+        plan = Plan(work_dir, world, quick)
+        ran = run_stages(plan, jobs, console)
+        results = {stage.name: plan.read(stage) for stage in STAGES}
+        table = make_table(results)
+        write_text(work_dir / 'results.json', json.dumps(results, indent=2) + '\n', overwrite=True)
+        write_text(work_dir / 'table.md', table_as_markdown(table, quick), overwrite=True)
+        picture = work_dir / 'picture.png'
+        if ran or not picture.exists():
+            with console.status('Drawing the picture'):
+                from .picture import draw
+                draw(work_dir, results, picture)
+        console.print(table_for_console(table))
+        if quick:
+            console.print('A quick run shows that every step works; its numbers mean nothing.')
+        console.print(f'{len(ran)} of {len(STAGES)} stages ran now, in {clock(time.monotonic() - started)}; '
+                      f'{len(STAGES) - len(ran)} were done before.')
+        console.print(f'Picture: {picture}\nTable:   {work_dir / "table.md"}', soft_wrap=True, highlight=False)
+    return results
+
+
+@contextlib.contextmanager
+def claimed(work_dir: Path) -> Iterator[None]:
+    """Make ``work_dir`` this demo's own for as long as it runs.
+
+    Raises:
+        UserFileError: If it holds something else, cannot be written, or another demo works in it.
+    """
+    marker = work_dir / 'demo.json'
+    if work_dir.exists() and not work_dir.is_dir():
+        raise UserFileError(f'--work-dir {work_dir} is a file; a folder is needed.')
+    if work_dir.is_dir() and any(work_dir.iterdir()) and not marker.exists():
+        raise UserFileError(f'--work-dir {work_dir} holds files that are not the demo\'s. They are left as they are; '
+                            'choose another folder.')
+    try:
+        work_dir.mkdir(parents=True, exist_ok=True)
+        lock = open(marker, 'a+')  # noqa: SIM115, held open as long as the demo runs
+    except OSError as error:
+        raise UserFileError(f'--work-dir {work_dir} cannot be written: {error.strerror}.') from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserFileError(f'another demo is running in {work_dir}. Wait for it, or choose another '
+                                '--work-dir.') from None
+        if not lock.tell():
+            lock.write(json.dumps(dict(mmrm=__version__)))
+            lock.flush()
+        yield
+
+
+def remake_world(root: Path, arguments: dict, console: Console) -> None:
+    """Generate the world, or replace one that an older version drew."""
+    try:
+        make_world(root, **arguments)
+    except UserFileError:
+        if not (root / 'world.json').is_file():
+            raise
+        shutil.rmtree(root)
+        make_world(root, **arguments)
+    train, val = arguments['classification']
+    scenes, val_scenes = arguments['scenes']
+    console.print(f'World: {train} + {val} images of {len(CLASSES)} classes, {scenes} + {val_scenes} scenes')
+
+
+# ----------------------------------------------------------------------------------------------------------- stages
+class Plan:
+    """What the stages are made of, where they are, and what is known of them.
+
+    A stage's ``stage.json`` holds its stamp (of all that its result depends on) and, when it is done, its result.
+    """
+
+    def __init__(self, work_dir: Path, world: dict, quick: bool = False):
+        self.work_dir, self.quick = work_dir, quick
+        self.epochs: Dict[str, int] = {}
+        self.iterations: Dict[str, int] = {}
+        self.stamps: Dict[str, str] = {}
+        code = [(paths.PACKAGE / 'models' / f'{name}.py').read_text()
+                for name in ('batch_augments', 'heads', 'data_preprocessor')]
+        configs = {name: read_config(name, MMRM_WORLD='world') for name in {stage.config for stage in STAGES}}
+        for stage in STAGES:
+            config = configs[stage.config]
+            count = world['classification' if stage.name.startswith('pretrain') else 'scenes'][0]
+            self.epochs[stage.name] = 1 if quick else config.train_cfg.max_epochs
+            self.iterations[stage.name] = self.epochs[stage.name] * -(-count // config.train_dataloader.batch_size)
+            made_of = [stage.name, VERSION, world, quick, config.to_dict(), code, versions(),
+                       self.stamps.get(f'pretrain/{stage.weights}')]
+            self.stamps[stage.name] = hashlib.sha256(json.dumps(made_of, default=str).encode()).hexdigest()[:16]
+
+    def folder(self, stage: Stage) -> Path:
+        return self.work_dir / stage.name
+
+    def read(self, stage: Stage) -> dict:
+        """What is known of a stage: nothing if it was made of something else."""
+        try:
+            known = json.loads((self.folder(stage) / 'stage.json').read_text())
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) and known.get('stamp') == self.stamps[stage.name] else {}
+
+    def write(self, stage: Stage, **known) -> None:
+        known = dict(stamp=self.stamps[stage.name], **known)
+        write_text(self.folder(stage) / 'stage.json', json.dumps(known) + '\n', overwrite=True)
+
+    def done(self, stage: Stage) -> bool:
+        return 'value' in self.read(stage)
+
+    def ready(self, stage: Stage) -> bool:
+        """Whether the weights that a stage starts from are there."""
+        return stage.weights is None or any(
+            self.done(other) for other in STAGES if other.name == f'pretrain/{stage.weights}')
+
+    def environment(self, stage: Stage) -> dict:
+        """The variables that the configs read; paths are relative to the work dir, where the processes run."""
+        return dict(MMRM_WORLD='world', MMRM_BACKBONE=f'weights/{stage.weights}.pth' if stage.weights else 'random')
+
+    def commands(self, stage: Stage) -> List[List[str]]:
+        """What a stage runs, one after the other, in the work dir."""
+        tools, config = paths.shipped() / 'tools', str(find_config(stage.config))
+        common = ['--device', 'cpu', '--work-dir', stage.name]
+        if not stage.train:
+            checkpoint = f'{stage.name}/untrained.pth'
+            save = 'import sys; from mmrm.demo.stages import save_untrained; save_untrained(*sys.argv[1:])'
+            return [[sys.executable, '-c', save, config, checkpoint],
+                    [sys.executable, str(tools / 'test.py'), config, checkpoint, *common, '--overwrite', '--out',
+                     f'{stage.name}/metrics.json']]
+        command = [sys.executable, str(tools / 'train.py'), config, *common, '--resume', 'auto']
+        if self.quick:
+            command += ['--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1',
+                        'default_hooks.checkpoint.interval=1', 'default_hooks.logger.interval=1']
+        return [command]
+
+    def scalars(self, stage: Stage) -> List[dict]:
+        """The records that mmengine logged so far, in order."""
+        return list(logs.records(self.folder(stage)))
+
+    def curve(self, stage: Stage) -> Dict[int, float]:
+        """Epoch -> result in percent."""
+        return {line['step']: line[stage.metric] * stage.scale for line in self.scalars(stage) if stage.metric in line}
+
+    def value(self, stage: Stage) -> Optional[float]:
+        """The result in percent: of the last epoch, or of the test; None if there is none."""
+        if stage.train:
+            return self.curve(stage).get(self.epochs[stage.name])
+        try:
+            return json.loads((self.folder(stage) / 'metrics.json').read_text())[stage.metric] * stage.scale
+        except (OSError, ValueError, KeyError):
+            return None
+
+
+class Process:
+    """A stage that runs: its commands one after the other, their output in ``log.txt``."""
+
+    def __init__(self, plan: Plan, stage: Stage):
+        self.plan, self.stage = plan, stage
+        folder = plan.folder(stage)
+        self.resumed = bool(plan.read(stage)) and (folder / 'last_checkpoint').exists()
+        if folder.exists() and not plan.read(stage):
+            shutil.rmtree(folder)  # of an older version or another config; the work dir is the demo's own
+        folder.mkdir(parents=True, exist_ok=True)
+        plan.write(stage)
+        self.log = folder / 'log.txt'
+        self.log.write_text('')
+        self.commands = plan.commands(stage)
+        self.started = time.monotonic()
+        self.process: Optional[subprocess.Popen] = None
+        self.next()
+
+    def next(self) -> None:
+        command, self.commands = self.commands[0], self.commands[1:]
+        # One thread each makes a run the same on every number of cores; the parent's number ends a child with it.
+        modules = os.pathsep.join(filter(None, [str(paths.PACKAGE.parent), os.environ.get('PYTHONPATH')]))
+        env = dict(os.environ, OMP_NUM_THREADS='1', MKL_NUM_THREADS='1', MMRM_PARENT=str(os.getpid()),
+                   PYTHONUNBUFFERED='1', PYTHONPATH=modules, **self.plan.environment(self.stage))
+        with open(self.log, 'ab') as log:
+            self.process = subprocess.Popen(
+                command, cwd=self.plan.work_dir, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def running(self) -> bool:
+        """Whether it still runs; starts its next command if there is one.
+
+        Raises:
+            UserError: If a command failed.
+        """
+        code = self.process.poll()
+        if code is None:
+            return True
+        if code:
+            last = ''.join(self.log.read_text(errors='replace').splitlines(keepends=True)[-12:])
+            raise UserError(f'{self.stage.name} ended with exit code {code}. The end of {self.log}:\n{last}')
+        if self.commands:
+            self.next()
+            return True
+        return False
+
+    def progress(self) -> Tuple[float, str]:
+        """How much is done, from 0 to 1, and what to say about it."""
+        if not self.stage.train:
+            return 0.5, 'testing'
+        lines = self.plan.scalars(self.stage)
+        steps = [line for line in lines if 'epoch' in line]
+        if not steps:
+            return 0, 'starting'
+        now, curve = steps[-1], self.plan.curve(self.stage)
+        said = f'epoch {now["epoch"]}/{self.plan.epochs[self.stage.name]}, loss {now["loss"]:.2f}'
+        if curve:
+            said += f', {self.stage.metric.split("/")[-1]} {curve[max(curve)]:.1f}'
+        return min(now['step'] / self.plan.iterations[self.stage.name], 1), said
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+def finish(plan: Plan, process: Process) -> bool:
+    """Write down what a stage found; False if it must run again."""
+    stage = process.stage
+    value = plan.value(stage)
+    if value is None and process.resumed:
+        # It was killed after its last checkpoint and before its last validation, which a resumed run does not repeat.
+        shutil.rmtree(plan.folder(stage))
+        return False
+    if value is None:
+        raise UserError(f'{stage.name} gave no {stage.metric}; see {process.log}')
+    if stage.name.startswith('pretrain/'):
+        from ..weights import export_backbone
+        weights = plan.work_dir / 'weights'
+        weights.mkdir(exist_ok=True)
+        export_backbone(plan.folder(stage), weights / f'{stage.name.split("/")[1]}.pth', overwrite=True)
+    plan.write(stage, value=value, curve=plan.curve(stage), seconds=round(time.monotonic() - process.started, 1),
+               resumed=process.resumed)
+    return True
+
+
+def run_stages(plan: Plan, jobs: int, console: Console) -> List[str]:
+    """Run the stages that are not done, ``jobs`` at once; returns their names."""
+    waiting = [stage for stage in STAGES if not plan.done(stage)]
+    ran = [stage.name for stage in waiting]
+    running: List[Process] = []
+    if not waiting:
+        return ran
+
+    def leave(number, frame):
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with Display(console, plan, ran) as display:
+            while waiting or running:
+                for stage in [stage for stage in waiting if plan.ready(stage)][:jobs - len(running)]:
+                    waiting.remove(stage)
+                    running.append(Process(plan, stage))
+                display.update(running)
+                time.sleep(0.5)
+                for process in list(running):
+                    if not process.running():
+                        running.remove(process)
+                        if finish(plan, process):
+                            display.done(process)
+                        else:
+                            waiting.insert(0, process.stage)
+    finally:
+        for process in running:
+            process.stop()
+        signal.signal(signal.SIGTERM, before)
+    return ran
+
+
+class Display:
+    """Bars on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, console: Console, plan: Plan, names: List[str], every: float = 20):
+        self.console, self.plan, self.every = console, plan, every
+        self.cost = {stage.name: stage.cost for stage in STAGES if stage.name in names}
+        self.finished: Dict[str, int] = {}
+        self.bars = Progress(
+            TextColumn('{task.description:<18}'), BarColumn(12), TextColumn('{task.percentage:>3.0f} %'),
+            TimeElapsedColumn(), TextColumn('left'), TimeRemainingColumn(), TextColumn('{task.fields[said]}'),
+            console=console, disable=not console.is_terminal, speed_estimate_period=120)
+        self.all = self.bars.add_task('all', total=sum(self.cost.values()), said='')
+        self.tasks: dict = {}
+        self.told = time.monotonic()
+
+    def __enter__(self) -> 'Display':
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        for task in self.tasks.values():
+            self.bars.remove_task(task)
+        self.bars.remove_task(self.all)
+        self.bars.stop()
+
+    def update(self, running: List[Process]) -> None:
+        """Show how far the running stages are."""
+        lines, part = [], 0.0
+        for process in running:
+            name = process.stage.name
+            if name not in self.tasks:
+                self.tasks[name] = self.bars.add_task(name, total=1, said='')
+                self.say(f'{name}: {"resumed" if process.resumed else "started"}', terminal=False)
+            done, said = process.progress()
+            part += done * self.cost[name]
+            self.bars.update(self.tasks[name], completed=done, said=said)
+            lines.append(f'{name} {100 * done:.0f} % ({said})')
+        part += sum(self.finished.values())
+        self.bars.update(self.all, completed=part, said=f'{len(self.finished)} of {len(self.cost)} stages done')
+        if time.monotonic() - self.told > self.every:
+            self.say(f'{100 * part / sum(self.cost.values()):.0f} %: ' + '; '.join(lines), terminal=False)
+
+    def done(self, process: Process) -> None:
+        """Show what a stage found."""
+        stage = process.stage
+        known = self.plan.read(stage)
+        self.finished[stage.name] = stage.cost
+        if stage.name in self.tasks:
+            self.bars.remove_task(self.tasks.pop(stage.name))
+        self.say(f'{stage.name}: {stage.metric.split("/")[-1]} {known["value"]:.1f} after {clock(known["seconds"])}')
+
+    def say(self, line: str, terminal: bool = True) -> None:
+        """Print a line; with ``terminal=False`` only where there are no bars."""
+        if terminal or not self.console.is_terminal:
+            self.told = time.monotonic()
+            self.console.print(line, soft_wrap=True, highlight=False)
+
+
+# ---------------------------------------------------------------------------------------------------------- results
+def make_table(results: Dict[str, dict]) -> List[List[str]]:
+    """The table as text: a header, a row of results for each network, and their times."""
+    def cell(name: str) -> str:
+        known = results.get(name, {})
+        return f'{known["value"]:.1f}' if 'value' in known else ''
+
+    def seconds(name: str) -> str:
+        known = results.get(name, {})
+        return f'{known["seconds"]:.0f} s' + (' *' if known.get('resumed') else '') if 'seconds' in known else ''
+
+    rows = [['', *COLUMNS[:-1], 'RM']]
+    for key, title in ROWS.items():
+        cells = [cell(f'{key}/{column}') for column in COLUMNS]
+        if key == 'pretrain':
+            cells[0] = f'{100 / len(CLASSES):.1f} (chance)'
+        rows.append([title, *cells])
+    for key, title in ROWS.items():
+        rows.append([f'{title.split(":")[0]}: time', *(seconds(f'{key}/{column}') for column in COLUMNS)])
+    return rows
+
+
+def table_for_console(rows: List[List[str]]) -> Table:
+    """The table for a terminal."""
+    table = Table(*rows[0], title='Held-out images, in percent, by where the backbone comes from')
+    for row in rows[1:]:
+        table.add_row(*row, end_section=row[0].startswith('PSPNet'))
+    return table
+
+
+def table_as_markdown(rows: List[List[str]], quick: bool = False) -> str:
+    """The table for a page."""
+    lines = ['| ' + ' | '.join(row) + ' |' for row in rows]
+    lines.insert(1, '|---' + '|---:' * (len(rows[0]) - 1) + '|')
+    lines += ['', 'Held-out images, in percent, by where the backbone comes from. One seed and one small generated '
+              'world: this shows the pipeline, not which method is better. A star marks a time that leaves '
+              'out what ran before an interruption.']
+    if quick:
+        lines += ['', 'A quick run: one epoch each, the numbers mean nothing.']
+    return '\n'.join(lines) + '\n'
+
+
+# ---------------------------------------------------------------------------------------------------------- helpers
+def save_untrained(config: str, out: str, seed: int = 0) -> None:
+    """Build the network of a config, initialise it, and save it as a checkpoint."""
+    import torch
+    from mmengine.config import Config
+    from mmengine.registry import MODELS, init_default_scope
+    torch.manual_seed(seed)
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    torch.save(dict(state_dict=model.state_dict(), meta={}), out)
+
+
+def versions() -> Dict[str, str]:
+    """The versions that a result depends on."""
+    import mmcv
+    import mmdet
+    import mmengine
+    import mmpretrain
+    import mmseg
+    import torch
+    return {module.__name__: module.__version__ for module in (mmcv, mmdet, mmengine, mmpretrain, mmseg, torch)}
+
+

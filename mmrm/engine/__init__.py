@@ -1,0 +1,1 @@
+"""What mmengine's Runner lacks: hooks, schedulers, precision, checkpoints that survive a crash."""

@@ -1,0 +1,98 @@
+"""Pictures of what the network is fed, written to the visualizer's backends while it trains."""
+from typing import List, Optional
+
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import HOOKS
+
+from ...models.data_preprocessor import MIX_FIELD
+from ...utils.config import number_of_classes, pipeline_of
+from ...utils.errors import UserTypeError, UserValueError
+from ...visualization import figures
+from ...visualization.panels import Panel, class_names, draw, soft_labels
+
+
+@HOOKS.register_module()
+class MixedBatchesHook(Hook):
+    """Draws the first samples of successive training batches, as they enter the network, with their fused labels.
+
+    Every ``interval`` iterations it keeps ``length`` batches and gives one picture, a row a sample and a column an
+    iteration, to the visualizer: LocalVisBackend stores it as ``vis_data/vis_image/mixed_batches_<iteration>.png``,
+    TensorboardVisBackend shows it under "Images". It draws no random number, so that training is the same without it.
+
+    Args:
+        interval (int): Iterations between two pictures, the first at the start of training. Defaults to 1000.
+        length (int): Successive iterations in a picture, at most ``interval``. Defaults to 6.
+        samples (int): Samples of a batch in a picture. Defaults to 3.
+    """
+    priority = 'LOW'
+
+    def __init__(self, interval: int = 1000, length: int = 6, samples: int = 3):
+        for name, value in (('interval', interval), ('length', length), ('samples', samples)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise UserTypeError(f'MixedBatchesHook: {name}={value!r} must be a whole number.')
+            if value < 1:
+                raise UserValueError(f'MixedBatchesHook: {name}={value} must be 1 or more.')
+        if length > interval:
+            raise UserValueError(f'MixedBatchesHook: length={length} must not be above interval={interval}.')
+        self.interval = interval
+        self.length = length
+        self.samples = samples
+        self._handle = None
+        self._taking = False
+        self._iteration = 0
+        self._kept: List[tuple] = []
+
+    def before_train(self, runner) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        self._kept = []
+        if is_main_process():
+            self._handle = model.data_preprocessor.register_forward_hook(self._keep)
+
+    def before_train_iter(self, runner, batch_idx: int, data_batch=None) -> None:
+        place = runner.iter % self.interval
+        if place == 0:
+            self._kept = []
+        self._taking = place == len(self._kept) < self.length  # resumed in the middle, it waits for the next picture
+        self._iteration = runner.iter + 1
+
+    def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs: Optional[dict] = None) -> None:
+        self._taking = False
+        if len(self._kept) == self.length:
+            self._write(runner)
+
+    def after_train(self, runner) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+        if self._kept:
+            self._write(runner)
+
+    def _keep(self, preprocessor, arguments, output) -> None:
+        """The preprocessor's forward hook. Validation, which also calls it, comes between the iterations."""
+        samples = output.get('data_samples') if isinstance(output, dict) else None
+        if self._taking and samples:
+            inputs = output['inputs'][:self.samples].detach().cpu()
+            mix = getattr(samples[0], MIX_FIELD, None)
+            self._kept.append((self._iteration, inputs, samples[:self.samples], mix))
+
+    def _write(self, runner) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        preprocessor, dataset = model.data_preprocessor, runner.train_dataloader.dataset
+        pipeline = pipeline_of(runner.cfg, 'train') if 'train_dataloader' in runner.cfg else []
+        order = figures.channel_order(preprocessor, pipeline)
+        names = class_names(dataset)
+        number = len(names) if names else number_of_classes(runner.cfg)
+        kept, self._kept = self._kept, []
+        rows = [(f'sample {index + 1}', []) for index in range(min(len(inputs) for _, inputs, _, _ in kept))]
+        for _, inputs, samples, mix in kept:
+            images = figures.to_images(inputs, preprocessor, order)
+            scores = soft_labels(samples, number).numpy()
+            for index, (_, panels) in enumerate(rows):
+                mixed = mix is not None and mix.lam > 0 and index < mix.count
+                share = [] if mix is None else [figures.lambda_text(mix.lam if mixed else 0.)]
+                lines = [*share, *figures.label_text(scores[index], names)]
+                panels.append(Panel(images[index], lines, mix.box if mixed else None))
+        figure = draw(rows, [f'iteration {iteration}' for iteration, *_ in kept])
+        runner.visualizer.add_image('mixed_batches', figures.to_array(figure), step=kept[0][0])

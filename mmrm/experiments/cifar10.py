@@ -1,0 +1,212 @@
+"""RM against baseline, Mixup and CutMix on a part of CIFAR-10: the matrix of runs, and what each of them found.
+
+The configs hold the protocol; here is what differs from run to run: the method, the seed, and with the seed the images.
+"""
+import json
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Sequence, Union
+
+from ..utils.errors import UserFileError, UserValueError
+from ..utils.files import write_text
+from ..utils.paths import find_config, home
+from ..utils.runs import read_run
+from . import jobs
+
+CONFIG = 'resnet18-w16_1xb64_cifar10-250'
+PART = 'train_dataloader.dataset.per_class'
+FLOAT32 = {'optim_wrapper.type': 'OptimWrapper', 'val_cfg.fp16': False, 'test_cfg.fp16': False}
+# What is kept of every epoch: the name in the log, and the name in the results.
+CURVES = {'loss': 'loss', 'loss_consistency': 'consistency', 'rm_kl': 'kl', 'rm_kl_blind': 'kl_blind',
+          'rm_lambda': 'lambda'}
+
+
+class Method(NamedTuple):
+    """A row of the table: the folder of its config, what is set in it, and how many seeds it has."""
+    folder: str
+    options: dict
+    seeds: int
+
+
+METHODS = {
+    'baseline': Method('baseline', {}, 5),
+    'cutmix': Method('cutmix', {}, 5),
+    'rm': Method('rm', {}, 5),
+    'mixup': Method('mixup', {}, 3),
+    'rm-omega0': Method('rm', {'model.head.omega': 0.0}, 3),
+}
+
+
+@dataclass
+class Run(jobs.Run):
+    """One run of the experiment.
+
+    Args:
+        method (str): One of :data:`METHODS`.
+        settings (dict): Where it departs from the protocol.
+        **kwargs: As for :class:`mmrm.experiments.jobs.Run`.
+    """
+    method: str = ''
+    settings: dict = field(default_factory=dict)
+
+
+def default_root() -> Path:
+    """``work_dirs/experiment`` of the project."""
+    return home() / 'work_dirs' / 'experiment'
+
+
+def plan(methods: Optional[Sequence[str]] = None,
+         seeds: Optional[Sequence[int]] = None,
+         root: Optional[Union[str, Path]] = None,
+         options: Optional[dict] = None,
+         device: str = 'cpu') -> List[Run]:
+    """The runs of the experiment, none of them started; all methods of a seed before the next seed.
+
+    Args:
+        methods (Sequence[str], optional): Some of :data:`METHODS`. Defaults to None, all.
+        seeds (Sequence[int], optional): For all methods. Defaults to None, as many as the protocol has for each.
+        root (str | Path, optional): Folder of the runs. Defaults to None, ``work_dirs/experiment`` of the project.
+        options (dict, optional): Settings for all runs, ``{'a.b': value}``. Defaults to None.
+        device (str): 'cpu' or 'cuda'. Defaults to 'cpu'.
+
+    Raises:
+        UserError: If a name is unknown, there are too few images for a seed, or a folder holds a run with other
+            settings.
+    """
+    methods = [jobs.one_of('method', method, list(METHODS)) for method in dict.fromkeys(methods or METHODS)]
+    jobs.check_seeds(seeds or ())
+    root = Path(root).expanduser().absolute() if root else default_root()
+    wanted = {method: list(dict.fromkeys(seeds)) if seeds else range(METHODS[method].seeds) for method in methods}
+    runs = []
+    for seed in sorted({seed for each in wanted.values() for seed in each}):
+        for method in methods:
+            if seed in wanted[method]:
+                runs.append(_run(method, seed, root, options or {}, device))
+                jobs.check_same(runs[-1])
+    return runs
+
+
+def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Run:
+    folder, own, _ = METHODS[method]
+    twice = sorted(set(own) & set(options))
+    if twice:
+        raise UserValueError(f'--cfg-options cannot set {", ".join(twice)}: {method} sets it')
+    config = find_config(f'configs/{folder}/{CONFIG}.py')
+    merged = {**own, **options}
+    cfg = jobs.merged_config(config, merged)
+    if PART not in merged:
+        size = cfg.train_dataloader.dataset.per_class[1]
+        if (seed + 1) * size > 5000:
+            raise UserValueError(f'seed {seed}: every seed has its own {size} images a class, and CIFAR-10 has 5000; '
+                                 f'allowed: 0 to {5000 // size - 1}')
+        merged[PART] = cfg.train_dataloader.dataset.per_class = [seed * size, (seed + 1) * size]
+    return Run(f'{method} seed {seed}', config, merged, seed, root / method / f'seed{seed}',
+               int(cfg.train_cfg.max_epochs), ['--device', device], val_interval=int(cfg.train_cfg.val_interval),
+               method=method, fingerprint=jobs.fingerprint(cfg, seed, options), settings=options)
+
+
+# -------------------------------------------------------------------------------------------------------------- results
+def result_of(run: Run) -> dict:
+    """What a finished run found: test accuracies, a curve for each of :data:`CURVES` and its time.
+
+    Versions and the processor are those of the process that asks.
+    """
+    import mmengine
+    import mmpretrain
+    import torch
+    found = read_run(run.work_dir)
+    test = {str(epoch): round(found.validations[epoch][jobs.METRIC], 2) for epoch in sorted(found.validations)}
+    curves = {}
+    for key, name in CURVES.items():
+        curve = [found.epochs.get(epoch, {}).get(key) for epoch in range(1, run.epochs + 1)]
+        if any(value is not None for value in curve):
+            curves[name] = [None if value is None else float(f'{value:.4g}') for value in curve]
+    return dict(
+        method=run.method, seed=run.seed, fingerprint=run.fingerprint, epochs=run.epochs, test=test, train=curves,
+        hours=round(found.training['hours'], 3), settings=run.settings, torch=torch.__version__,
+        mmpretrain=mmpretrain.__version__, mmengine=mmengine.__version__, processor=processor())
+
+
+def processor() -> str:
+    """The name of the processor."""
+    try:
+        lines = Path('/proc/cpuinfo').read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def read_results(path: Union[str, Path]) -> List[dict]:
+    """The results in a file, one a line; none if there is no file.
+
+    Raises:
+        UserFileError: If a line is not a result.
+    """
+    path, results = Path(path), []
+    if not path.is_file():
+        return results
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            result = json.loads(line)
+            key = (jobs.one_of('method', result['method'], list(METHODS)), int(result['seed']))
+            result['settings'], _ = dict(result.get('settings', {})), str(result['fingerprint'])
+            result['test'] = {int(epoch): float(value) for epoch, value in result['test'].items()}
+            result['train'] = dict(result['train'])
+            result['epochs'], result['hours'] = int(result['epochs']), float(result['hours'])
+            if result['epochs'] not in result['test']:
+                raise ValueError('no test of the last epoch')
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserFileError(f'{path}, line {number} is not a result of the experiment: {error!r}') from error
+        if key in [(other['method'], other['seed']) for other in results]:
+            raise UserFileError(f'{path}, line {number} repeats {key[0]} seed {key[1]}')
+        results.append(result)
+    return results
+
+
+def add_result(path: Union[str, Path], result: dict) -> None:
+    """Put a result into a file, which appears whole or stays as it was. One that is there already is not put twice.
+
+    Raises:
+        UserFileError: If the file has a result of the same method and seed under other settings.
+    """
+    import fcntl
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # another process may add one as well
+        same = [other for other in read_results(path)
+                if (other['method'], other['seed']) == (result['method'], result['seed'])]
+        if same and same[0]['fingerprint'] != result['fingerprint']:
+            raise _other_settings(path, f'{result["method"]} seed {result["seed"]}')
+        if not same:
+            before = path.read_text() if path.is_file() else ''
+            ending = '' if before.endswith('\n') or not before else '\n'
+            write_text(path, before + ending + json.dumps(result) + '\n', overwrite=True)
+    finally:
+        os.close(folder)
+
+
+def _other_settings(path: Union[str, Path], name: str) -> UserFileError:
+    return UserFileError(f'{path} holds a result of {name} under other settings. It is left as it is; give the same '
+                         'settings, or another --results.')
+
+
+def known_results(runs: Sequence[Run], path: Union[str, Path]) -> Dict[str, dict]:
+    """The results in a file that are of these runs, by the run's name.
+
+    Raises:
+        UserFileError: If the file has a result of the same method and seed under other settings.
+    """
+    found = {}
+    for result in read_results(path):
+        for run in runs:
+            if (run.method, run.seed) != (result['method'], result['seed']):
+                continue
+            if result['fingerprint'] != run.fingerprint:
+                raise _other_settings(path, run.name)
+            found[run.name] = result
+    return found

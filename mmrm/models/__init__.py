@@ -1,0 +1,1 @@
+"""RecursiveMix in mmpretrain's registries: thin adapters around :mod:`mmrm.core`."""

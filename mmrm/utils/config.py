@@ -1,0 +1,104 @@
+"""Reading mmengine's configs, and finding things in them."""
+import traceback
+from pathlib import Path
+from typing import Iterator, List, Optional, Tuple
+
+from mmengine.config import Config
+from mmengine.registry import DATASETS
+
+from .errors import UserError, UserFileError, UserValueError, one_line
+
+
+def read_config(path: Path, options: Optional[dict] = None) -> Config:
+    """Read a config file and merge ``options`` (``{'a.b': value}``) into it."""
+    try:
+        cfg = Config.fromfile(path)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserFileError(f'config {path} cannot be read: {one_line(error)}{config_line(error)}') from error
+    _check_preprocessor_options(cfg, path, options or {})
+    try:
+        cfg.merge_from_dict(options or {})
+    except Exception as error:
+        raise UserValueError(f'--cfg-options {options} does not fit config {path}: {one_line(error)}') from error
+    cfg.resume, cfg.load_from = bool(cfg.get('resume')), cfg.get('load_from')
+    return cfg
+
+
+def _check_preprocessor_options(cfg: Config, path: Path, options: dict) -> None:
+    """Raise if an option would give the model a preprocessor of its own, which hides the one beside it."""
+    astray = next((key for key in options if key.startswith('model.data_preprocessor.')), None)
+    if astray and preprocessor_is_beside(cfg):
+        raise UserValueError(f'--cfg-options {astray}: config {path} has its preprocessor beside the model, so it is '
+                             f'{astray[len("model."):]}')
+
+
+def config_line(error: BaseException) -> str:
+    """`` (file, line N)`` of the config statement that raised ``error``; '' if it was none."""
+    statements = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == '<module>']
+    return f' ({statements[-1].filename}, line {statements[-1].lineno})' if statements else ''
+
+
+def require(cfg: Config, config: Path, *fields: str) -> None:
+    """Raise unless the config has all ``fields``."""
+    missing = [field for field in fields if cfg.get(field) is None]
+    if missing:
+        raise UserValueError(f'config {config} has no {", ".join(missing)}: is it a part of a config (configs/_base_)?')
+
+
+def type_name(node: dict) -> str:
+    """The class that a config node is for, without its scope; '' if it names none."""
+    kind = node.get('type', '')
+    return getattr(kind, '__name__', str(kind)).rpartition('.')[2]
+
+
+def preprocessor_of(cfg: Config) -> dict:
+    """The config of the data preprocessor: that of the model, else, as in mmengine's Runner, that beside it."""
+    return cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor') or {}
+
+
+def preprocessor_is_beside(cfg: Config) -> bool:
+    """Whether a config has its data preprocessor beside the model and none in it."""
+    return bool(cfg.get('data_preprocessor')) and not (cfg.get('model') or {}).get('data_preprocessor')
+
+
+def number_of_classes(cfg: Config) -> int:
+    """As the head or the preprocessor of a config says."""
+    for node in (cfg.model.get('head') or {}, preprocessor_of(cfg)):
+        if isinstance(node.get('num_classes'), int):
+            return node['num_classes']
+    raise UserValueError('the config says nowhere how many classes there are (model.head.num_classes).')
+
+
+def checkpoint_out_dir(cfg: Config) -> Optional[str]:
+    """``out_dir`` of a config's CheckpointHook, if it has one."""
+    return ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir')
+
+
+def datasets(node, field: str = '') -> Iterator[Tuple[dict, str]]:
+    """The data sets in ``node`` and its wrappers (ConcatDataset, RepeatDataset), each with its place in the config."""
+    if isinstance(node, (list, tuple)):
+        for index, item in enumerate(node):
+            yield from datasets(item, f'{field}[{index}]')
+    elif isinstance(node, dict):
+        inner = [key for key in ('dataset', 'datasets') if key in node]
+        for key in inner:
+            yield from datasets(node[key], f'{field}.{key}')
+        if not inner:
+            yield node, field
+
+
+def dataset_class(dataset: dict, scope: Optional[str]) -> Optional[type]:
+    """The class of a data set's config, None if no registry has it."""
+    kind = dataset.get('type')
+    if isinstance(kind, str):
+        with DATASETS.switch_scope_and_registry(dataset.get('_scope_', scope)) as registry:
+            kind = registry.get(kind)
+    return kind
+
+
+def pipeline_of(cfg: Config, part: str) -> List[dict]:
+    """The transforms of a part's data set, those of the first one if it wraps several."""
+    found = [dataset for dataset, _ in datasets(cfg[f'{part}_dataloader'].dataset)]
+    return list(found[0].get('pipeline') or []) if found else []

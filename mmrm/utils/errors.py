@@ -1,0 +1,50 @@
+"""Mistakes of the user, told in one message instead of a traceback."""
+import functools
+import sys
+
+
+class UserError(Exception):
+    """Something the user can put right: the message names it and what is allowed.
+
+    Library code raises it (or a subclass of it that is also the fitting built-in, so that ``except ValueError`` still
+    works); :func:`cli` turns it into one line on stderr and exit code 2.
+    """
+
+
+class UserValueError(UserError, ValueError):
+    """A wrong value."""
+
+
+class UserTypeError(UserError, TypeError):
+    """A wrong type."""
+
+
+class UserFileError(UserError, OSError):
+    """A file or folder that is missing, unreadable or not what it should be."""
+
+    def __str__(self) -> str:  # OSError would print its arguments as a tuple
+        return str(self.args[0]) if self.args else ''
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an exception in one line."""
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    name = '' if isinstance(error, (UserError, OSError)) else f'{type(error).__name__}: '
+    return name + ' '.join(text.split())
+
+
+def cli(main):
+    """Decorate a tool's ``main``: a :class:`UserError` becomes ``error: ...`` and exit code 2, Ctrl-C exit code 130."""
+
+    @functools.wraps(main)
+    def run(*args, **kwargs):
+        try:
+            return main(*args, **kwargs)
+        except UserError as error:
+            print(f'error: {error}', file=sys.stderr, flush=True)
+            sys.exit(2)
+        except KeyboardInterrupt:
+            print('interrupted', file=sys.stderr, flush=True)
+            sys.exit(130)
+
+    return run

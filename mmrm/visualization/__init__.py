@@ -1,0 +1,1 @@
+"""What all pictures and tables share."""

@@ -1,0 +1,273 @@
+"""Backbone weights that arrive whole or stop the run."""
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from urllib.error import URLError
+from urllib.parse import urlparse
+
+import torch
+from mmengine.dist import barrier, is_main_process
+from mmengine.logging import print_log
+from mmengine.model import BaseModule
+from mmengine.model.weight_init import update_init_info
+from mmengine.registry import WEIGHT_INITIALIZERS
+
+from ..utils import paths
+from ..utils.errors import UserFileError, UserTypeError, UserValueError
+from .layouts import COUNTER, Network, StateDict, abbreviate, describe, split
+from .provenance import read_weights, tensor_hash
+from .runs import weights_of_run
+
+HOW = ' MMRM_BACKBONE=PATH or --cfg-options model.init_cfg.checkpoint=PATH names another file or run.'
+
+
+class Loaded(NamedTuple):
+    """What :func:`load_backbone` put into a backbone.
+
+    Args:
+        file (Path): The file itself, also where a folder or an address was asked for.
+        layout (str): Its layout, in words.
+        tensors (int): Number of parameters and buffers filled.
+        values (int): Number of values in them.
+        sha256 (str): :func:`~mmrm.weights.provenance.tensor_hash` of the backbone.
+    """
+    file: Path
+    layout: str
+    tensors: int
+    values: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return (f'{self.file} ({self.layout}): {self.tensors} tensors, {self.values / 1e6:.2f} M values, '
+                f'sha256 {self.sha256[:16]}')
+
+
+def find_checkpoint(path: Union[str, Path], hint: str = '') -> Path:
+    """The file that ``path`` stands for.
+
+    Args:
+        path (str | Path): A file, looked up from the current folder, then from :func:`mmrm.utils.paths.home`; the
+            folder of a run, which stands for its ``best_*.pth``, else for its last one
+            (:func:`~mmrm.weights.runs.weights_of_run`);
+            ``torchvision://resnet50`` and the like, or an http(s) address, downloaded once.
+        hint (str): What to add to a message when there is nothing at ``path``. Defaults to ''.
+
+    Raises:
+        UserFileError: If there is none.
+    """
+    if not isinstance(path, (str, Path)):
+        raise UserTypeError(f'checkpoint={path!r} must be a path.')
+    if not str(path).strip():
+        raise UserFileError(f'the path of the weights is empty.{hint}')
+    if '://' in str(path):
+        return download(str(path), hint)
+    found = paths.find(path)
+    if found.is_dir():
+        return weights_of_run(found, hint)
+    if not found.exists():
+        raise UserFileError(f'weights {path} do not exist{paths.looked_in(path)}.{hint}')
+    return found
+
+
+def download(address: str, hint: str = '') -> Path:
+    """The local copy of ``torchvision://<model>`` or ``http(s)://...``, in torch's own cache (``TORCH_HOME``)."""
+    scheme, rest = address.split('://', 1)
+    if scheme == 'torchvision':
+        from mmengine.runner.checkpoint import get_torchvision_models
+        known = get_torchvision_models()
+        if rest not in known:
+            raise UserFileError(f'{address}: torchvision has no weights {rest!r}; for example resnet50, resnet101.')
+        url = known[rest]
+    elif scheme in ('http', 'https'):
+        url = address
+    else:
+        raise UserFileError(f'{address}: {scheme}:// is not supported; a path, torchvision:// and http(s):// are.')
+    name = Path(urlparse(url).path).name
+    stamp = re.search(r'-(?=[0-9]*[a-f])([a-f0-9]{8,})\.', name)  # a hash; digits alone are a date
+    if not stamp:  # two addresses may end in the same name
+        name = f'{hashlib.sha256(url.encode()).hexdigest()[:8]}_{name}'
+    file = Path(torch.hub.get_dir()) / 'checkpoints' / name
+    # One process of a machine downloads, the others wait for it.
+    if not file.is_file() and int(os.environ.get('LOCAL_RANK', 0)) == 0:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url, str(file), stamp[1] if stamp else None, progress=is_main_process())
+        except (URLError, OSError, RuntimeError) as error:
+            raise UserFileError(f'{url} could not be downloaded to {file} ({error}). Put it there by hand, or use '
+                                f'another file.{hint}') from error
+    barrier()
+    return file
+
+
+def load_backbone(module: torch.nn.Module,
+                  checkpoint: Union[str, Path],
+                  prefix: Optional[str] = None,
+                  unused: Sequence[str] = (),
+                  name: str = 'backbone') -> Loaded:
+    """Fill every parameter and buffer of a backbone from a file, or raise.
+
+    Args:
+        module (nn.Module): The backbone.
+        checkpoint (str | Path): See :func:`find_checkpoint` and :func:`~mmrm.weights.layouts.split`.
+        prefix (str, optional): What the backbone's names begin with in the file. Defaults to None: found out.
+        unused (Sequence[str]): What names may begin with that the file has and the backbone lacks, for a backbone that
+            ends early, e.g. ('layer4.', ). Defaults to ().
+        name (str): Of the module, for messages. Defaults to 'backbone'.
+
+    Raises:
+        UserFileError: If anything is missing, left over, of another shape or not finite. Nothing is loaded then.
+    """
+    file = find_checkpoint(checkpoint, HOW)
+    tensors = read_weights(file).tensors
+    network = split(tensors, prefix)
+    wanted = module.state_dict()
+    given = {key: value for key, value in network.backbone.items() if not key.startswith(tuple(unused))}
+    if not given:
+        begins = abbreviate(sorted({key.split('.', 1)[0] + '.' for key in tensors}), 8)
+        asked = f' under prefix={prefix!r}' if prefix else ''
+        raise UserFileError(f'{file} has no backbone in it{asked}: its {len(tensors)} names begin with {begins}')
+    _check_fit(wanted, given, file, name, network)
+    broken = [key for key, value in given.items() if value.is_floating_point() and not value.isfinite().all()]
+    if broken:
+        raise UserFileError(f'{file} is no good: {len(broken)} tensors hold infinite values or NaN: '
+                            f'{abbreviate(broken)}.')
+    filled = {key: value.to(wanted[key].dtype) for key, value in given.items() if key in wanted}
+    module.load_state_dict(filled, strict=False)
+    values = sum(value.numel() for value in filled.values())
+    return Loaded(file, network.layout, len(filled), values, tensor_hash(filled))
+
+
+def _check_fit(wanted: StateDict, given: StateDict, file: Path, name: str, network: Network) -> None:
+    """Raise unless ``given`` has the names and shapes of ``wanted``; BN's counters may be absent on either side."""
+    missing = [key for key in wanted if key not in given and not key.endswith(COUNTER)]
+    left = [key for key in given if key not in wanted and not key.endswith(COUNTER)]
+    shapes = [key for key in wanted if key in given and wanted[key].shape != given[key].shape]
+    if not missing and not left and not shapes:
+        return
+    lines = [f'{file} does not fit {name}, nothing was loaded. The file looks like {describe(given)} '
+             f'({network.layout}), {name} is {describe(wanted)}.']
+    for problem, keys in (('not in the file', missing), (f'not in {name}', left)):
+        if keys:
+            total = len(given if keys is left else wanted)
+            lines.append(f'  {len(keys)} of {total} tensors {problem}: {abbreviate(keys)}')
+    if shapes:
+        shown = [f'{key} is {tuple(given[key].shape)} instead of {tuple(wanted[key].shape)}' for key in shapes]
+        lines.append(f'  {len(shapes)} tensors of another shape: {abbreviate(shown)}')
+    hint = _prefix_hint(wanted, given)
+    raise UserFileError('\n'.join(lines) + hint)
+
+
+def _prefix_hint(wanted: StateDict, given: StateDict) -> str:
+    """Say so if the right names are there, but behind a prefix."""
+    probe = max((key for key in wanted if not key.endswith(COUNTER)), key=len)
+    for key in given:
+        if key != probe and key.endswith('.' + probe):
+            prefix = key[:-len(probe)]
+            found = sum(prefix + key in given for key in wanted)
+            return f'\n  {found} of {len(wanted)} names are there behind the prefix {prefix!r}: give prefix={prefix!r}.'
+    return ''
+
+
+@WEIGHT_INITIALIZERS.register_module()
+class StrictPretrained:
+    """Initialise a model's backbone from a file: all of it, or a :class:`~mmrm.utils.errors.UserFileError`.
+
+    mmengine's ``Pretrained`` loads what happens to fit and only warns about the rest, and some backbones (mmdet's PVT
+    and Swin) load in their own, equally lenient way. This one belongs to the *model*::
+
+        model = dict(
+            init_cfg=dict(type='StrictPretrained', checkpoint='work_dirs/rm/resnet50_8xb64_in1k'),
+            backbone=dict(init_cfg=None))
+
+    The model fills its backbone and marks it as initialised before its children are, so the backbone's own
+    ``init_weights`` never runs, whatever its class does there.
+
+    Args:
+        checkpoint (str): A file, a run's folder or an address, see :func:`find_checkpoint`.
+        prefix (str, optional): What the backbone's names begin with in the file. Defaults to None: found out.
+        module (str): The part of the model to fill. Defaults to 'backbone'.
+        unused (Sequence[str]): What names may begin with that the file has and the backbone lacks. Defaults to ().
+    """
+
+    def __init__(self,
+                 checkpoint: str,
+                 prefix: Optional[str] = None,
+                 module: str = 'backbone',
+                 unused: Sequence[str] = ()):
+        if prefix is not None and (not isinstance(prefix, str) or not prefix):
+            raise UserValueError(f'StrictPretrained: prefix={prefix!r} must be None or a text such as "backbone."')
+        if isinstance(unused, str):
+            raise UserTypeError(f'StrictPretrained: unused={unused!r} must be a sequence of texts.')
+        self.checkpoint, self.prefix, self.module, self.unused = checkpoint, prefix, module, tuple(unused)
+
+    def __call__(self, model: torch.nn.Module) -> Loaded:
+        """Fill the backbone of ``model`` and log what was loaded in one line."""
+        backbone, name = self._backbone_of(model)
+        loaded = load_backbone(backbone, self.checkpoint, self.prefix, self.unused, name)
+        for child in backbone.modules():
+            if child is not model and hasattr(child, 'init_weights'):
+                child.is_init = True
+        if hasattr(model, '_params_init_info'):
+            update_init_info(backbone, init_info=f'StrictPretrained: {loaded}')
+        print_log(f'StrictPretrained: {name} <- {loaded}', logger='current')
+        return loaded
+
+    def _backbone_of(self, model: torch.nn.Module) -> tuple:
+        backbone = getattr(model, self.module, None)
+        if backbone is None:
+            if hasattr(model, 'backbone'):
+                raise UserValueError(f'StrictPretrained: {type(model).__name__} has no part module={self.module!r}.')
+            # In the backbone's own init_cfg: fine where the class leaves initialisation to mmengine.
+            check_placement(model)
+            return model, 'backbone'
+        for config in init_cfgs(backbone):
+            if 'checkpoint' in config:
+                raise UserValueError(
+                    f'two sources of weights: model.init_cfg has {self.checkpoint}, model.{self.module}.init_cfg has '
+                    f'{config["checkpoint"]}. Set model.init_cfg.checkpoint to the one that is meant, and '
+                    f'model.{self.module}.init_cfg=None (mmseg: model.pretrained=None too, which it puts there).')
+        return backbone, self.module
+
+
+def check_placement(model: torch.nn.Module) -> None:
+    """Raise if a built model has ``StrictPretrained`` where it would never run or not last.
+
+    Args:
+        model (nn.Module): Built, not necessarily initialised.
+
+    Raises:
+        UserValueError: For a backbone such as mmdet's PVT, which reads its own ``init_cfg`` and loads leniently, and
+            for an initialisation after it, which would overwrite the weights.
+    """
+    for name, module, config in strict_parts(model):
+        last = init_cfgs(module)[-1]
+        if config is not last:
+            from ..utils.config import type_name
+            where = '.'.join(filter(None, ('model', name, 'init_cfg')))
+            raise UserValueError(f'StrictPretrained must be the last of {where}: what comes after it '
+                                 f'({type_name(last)}) would overwrite the weights.')
+        if _has_own_way(module):
+            raise UserValueError(
+                f'StrictPretrained is in the init_cfg of {type(module).__name__}, which loads in its own way and '
+                f'would not run it: move it to model.init_cfg and set model.{name or "backbone"}.init_cfg=None.')
+
+
+def strict_parts(model: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Module, dict]]:
+    """The modules of a model with ``StrictPretrained`` in their ``init_cfg``: name, module, config."""
+    for name, module in model.named_modules():
+        for config in init_cfgs(module):
+            if config.get('type') in ('StrictPretrained', StrictPretrained):
+                yield name, module, config
+
+
+def init_cfgs(module: torch.nn.Module) -> List[dict]:
+    """The parts of a module's ``init_cfg``, which may be one dict, several or none."""
+    configs = getattr(module, 'init_cfg', None) or []
+    return [config for config in ([configs] if isinstance(configs, dict) else configs) if isinstance(config, dict)]
+
+
+def _has_own_way(module: torch.nn.Module) -> bool:
+    """Whether a backbone's class overrides mmengine's initialisation."""
+    return not hasattr(module, 'backbone') and type(module).init_weights is not BaseModule.init_weights

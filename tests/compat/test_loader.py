@@ -1,0 +1,255 @@
+"""mmengine's loader after `import mmrm`: reads mmengine's own checkpoints, executes nothing."""
+import builtins
+import functools
+import http.server
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+from mmengine.logging import HistoryBuffer
+from mmengine.model import BaseModel
+from mmengine.runner import Runner, load_checkpoint
+from mmengine.runner.checkpoint import CheckpointLoader
+
+from mmrm import compat
+from mmrm.compat import checkpoints
+from mmrm.utils.checkpoints import read_checkpoint
+from mmrm.utils.errors import UserError, UserFileError
+
+pytestmark = pytest.mark.skipif(not hasattr(torch.serialization, 'add_safe_globals'),
+                                reason="torch has no allow-list: mmengine's loader stays as it is")
+
+
+class Numbers(torch.utils.data.Dataset):
+    metainfo = dict(classes=('a', 'b'), palette=np.arange(6, dtype=np.uint8).reshape(2, 3))
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return dict(x=torch.full((3, ), float(index)))
+
+
+class Line(BaseModel):
+
+    def __init__(self, init_cfg=None):
+        super().__init__(init_cfg=init_cfg)
+        self.fc = torch.nn.Linear(3, 1)
+
+    def forward(self, x, mode='tensor'):
+        return dict(loss=self.fc(torch.stack(list(x))).mean())
+
+
+def runner(work_dir, epochs=2, **kwargs) -> Runner:
+    return Runner(
+        model=Line(), work_dir=str(work_dir), experiment_name=f'{work_dir.name}-{epochs}-{len(kwargs)}',
+        train_dataloader=dict(dataset=Numbers(), batch_size=4, num_workers=0,
+                              sampler=dict(type='DefaultSampler', shuffle=True)),
+        train_cfg=dict(by_epoch=True, max_epochs=epochs),
+        optim_wrapper=dict(optimizer=dict(type='AdamW', lr=.01)),
+        param_scheduler=[dict(type='LinearLR', start_factor=.1, by_epoch=False, end=2),
+                         dict(type='CosineAnnealingLR', T_max=4), dict(type='MultiStepLR', milestones=[1, 3]),
+                         dict(type='PolyLR', power=.9)],
+        default_hooks=dict(logger=dict(type='LoggerHook', interval=1)),
+        custom_hooks=[dict(type='EMAHook')], default_scope='mmengine', **kwargs)  # yapf: disable
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """A checkpoint as mmengine writes it after two epochs, with all that it keeps."""
+    folder = tmp_path_factory.mktemp('trained')
+    run = runner(folder)
+    run.message_hub.update_info('accuracy/top1', np.float32(12.5))
+    run.message_hub.update_info('random_state', np.random.get_state())
+    run.train()
+    return folder / 'epoch_2.pth'
+
+
+def test_mmengine_resumes_from_its_own_checkpoint(trained, tmp_path):
+    run = runner(tmp_path, epochs=3, load_from=str(trained), resume=True)
+    seen = []
+    run.register_hook(_Spy(seen))
+    run.train()
+    assert seen == [2]  # the third epoch is the only one
+    history, counts = run.message_hub.get_scalar('train/loss').data
+    assert len(history) == len(counts) == 6 and isinstance(history, np.ndarray)
+    assert run.message_hub.get_info('accuracy/top1') == np.float32(12.5)
+    saved = read_checkpoint(trained)
+    state = saved['message_hub']['runtime_info']['random_state']
+    assert state[0] == 'MT19937' and state[1].dtype == np.uint32 and state[1].shape == (624, )
+    assert np.array_equal(saved['message_hub']['runtime_info']['dataset_meta']['palette'], Numbers.metainfo['palette'])
+    assert np.array_equal(history[:4], saved['message_hub']['log_scalars']['train/loss'].data[0])
+    assert saved['message_hub']['log_scalars']['train/loss'].statistics('mean') == pytest.approx(history[:4].mean())
+
+
+def _Spy(seen):
+    from mmengine.hooks import Hook
+
+    class Spy(Hook):
+
+        def before_train_epoch(self, runner):
+            seen.append(runner.epoch)
+
+    return Spy()
+
+
+def test_numbers_come_back_as_they_were(tmp_path):
+    values = dict(
+        scalars=[np.float64(.1), np.float32(.1), np.float16(.1), np.int64(-3), np.uint8(200), np.bool_(True)],
+        arrays=[np.random.rand(3, 4), np.asfortranarray(np.random.rand(2, 3)), np.zeros((0, 2)),
+                np.array([True, False]), np.arange(5, dtype=np.int16)],
+        buffer=HistoryBuffer([1., 2.], [1, 1]))
+    torch.save(values, tmp_path / 'numbers.pth')
+    back = read_checkpoint(tmp_path / 'numbers.pth')
+    for a, b in zip(values['scalars'] + values['arrays'], back['scalars'] + back['arrays']):
+        assert a.dtype == b.dtype and np.array_equal(a, b) and type(a) is type(b)
+    assert back['buffer'].max() == 2. and back['buffer'].statistics('current') == 2.
+
+
+@pytest.mark.parametrize('name', ['numpy.core.multiarray', 'numpy._core.multiarray'])
+def test_numpy_1_and_2_read_each_other(name, tmp_path):
+    torch.save(dict(array=np.arange(3.), scalar=np.float64(1.5)), tmp_path / 'own.pth',
+               _use_new_zipfile_serialization=False)
+    data = (tmp_path / 'own.pth').read_bytes()
+    other = data.replace(b'cnumpy.core.multiarray\n', f'c{name}\n'.encode())
+    other = other.replace(b'cnumpy._core.multiarray\n', f'c{name}\n'.encode())
+    assert f'c{name}\n'.encode() in other
+    (tmp_path / 'other.pth').write_bytes(other)
+    back = read_checkpoint(tmp_path / 'other.pth')
+    assert np.array_equal(back['array'], np.arange(3.)) and back['scalar'] == 1.5
+
+
+class Harm:
+    """Pickles as a call of ``function``."""
+
+    def __init__(self, function, *args):
+        self.call = function, args
+
+    def __call__(self):
+        """pickle wants a function, or what looks like one."""
+
+    def __reduce__(self):
+        return self.call
+
+
+def harmful(kind: str, marker) -> dict:
+    """A checkpoint that leaves ``marker`` behind when it is executed."""
+    harm = dict(
+        system=Harm(os.system, f'touch "{marker}"'),
+        exec=Harm(builtins.exec, f'open({str(marker)!r}, "w").close()'),
+        eval=Harm(builtins.eval, f'open({str(marker)!r}, "w").close()'),
+        method=Harm(Harm(getattr, HistoryBuffer, 'register_statistics'), Harm(open, str(marker), 'w')),
+    )[kind]
+    return dict(state_dict=Line().state_dict(), meta=dict(epoch=1, iter=1), message_hub=harm)
+
+
+LOADERS = dict(
+    read_checkpoint=lambda path, tmp_path: read_checkpoint(path),
+    load_checkpoint=lambda path, tmp_path: load_checkpoint(Line(), str(path)),
+    Runner=lambda path, tmp_path: runner(tmp_path).load_checkpoint(str(path)),
+    resume=lambda path, tmp_path: runner(tmp_path, load_from=str(path), resume=True).train(),
+    load_from=lambda path, tmp_path: runner(tmp_path, load_from=str(path)).train(),
+    init_cfg=lambda path, tmp_path: Line(dict(type='Pretrained', checkpoint=str(path))).init_weights(),
+)
+
+
+@pytest.mark.parametrize('loader', LOADERS)
+@pytest.mark.parametrize('kind', ['system', 'exec', 'eval', 'method'])
+def test_no_loader_executes_a_harmful_checkpoint(kind, loader, tmp_path):
+    marker, path = tmp_path / 'marker', tmp_path / 'harmful.pth'
+    torch.save(harmful(kind, marker), path)
+    with pytest.raises(UserError, match=r'harmful.pth asks for'):
+        LOADERS[loader](path, tmp_path)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize('kind', ['system', 'exec', 'eval', 'method'])
+def test_the_harmful_checkpoints_are_harmful(kind, tmp_path):
+    marker, path = tmp_path / 'marker', tmp_path / 'harmful.pth'
+    torch.save(harmful(kind, marker), path)
+    try:
+        torch.load(path, weights_only=False)
+    except Exception:
+        assert kind == 'method'  # executed, then failed
+    assert marker.exists()
+
+
+@pytest.mark.parametrize('old_format', [False, True])
+@pytest.mark.parametrize('variable', [None, 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'])
+def test_neither_format_nor_environment_opens_a_way(variable, old_format, tmp_path, monkeypatch):
+    marker, path = tmp_path / 'marker', tmp_path / 'harmful.pth'
+    torch.save(harmful('system', marker), path, _use_new_zipfile_serialization=not old_format)
+    if variable:
+        monkeypatch.setenv(variable, '1')
+    before = dict(os.environ)
+    for loader in ('read_checkpoint', 'load_checkpoint'):
+        with pytest.raises(UserError, match=r'posix.system|nt.system'):
+            LOADERS[loader](path, tmp_path)
+    assert not marker.exists()
+    assert dict(os.environ) == before
+
+
+def test_a_harmful_file_from_the_web_is_not_executed(tmp_path, monkeypatch):
+    (tmp_path / 'web').mkdir()
+    torch.save(harmful('system', tmp_path / 'marker'), tmp_path / 'web' / 'harmful.pth')
+    torch.save(Line().state_dict(), tmp_path / 'web' / 'good.pth')
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'cache'))
+    for name in ('http_proxy', 'HTTP_PROXY', 'all_proxy', 'ALL_PROXY'):
+        monkeypatch.delenv(name, raising=False)
+    handler = functools.partial(_Quiet, directory=str(tmp_path / 'web'))
+    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f'http://127.0.0.1:{server.server_port}'
+        assert set(load_checkpoint(Line(), f'{address}/good.pth')) == {'fc.weight', 'fc.bias'}
+        with pytest.raises(UserFileError, match=r'harmful.pth asks for (posix|nt).system'):
+            load_checkpoint(Line(), f'{address}/harmful.pth')
+        server.shutdown()
+    assert not (tmp_path / 'marker').exists()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.mark.parametrize('owner, name', [(HistoryBuffer, '__init__'), (HistoryBuffer, 'register_statistics'),
+                                         (HistoryBuffer, '__subclasses__'), (dict, 'mean'), (object, 'min')])
+def test_the_allow_list_has_no_getattr(owner, name, tmp_path):
+    assert getattr not in torch.serialization.get_safe_globals()
+    with pytest.raises(pickle.UnpicklingError, match=r'getattr'):
+        checkpoints.statistic(owner, name)
+    if owner is HistoryBuffer:
+        torch.save(Harm(getattr, owner, name), tmp_path / 'getattr.pth')
+        with pytest.raises(UserFileError, match=rf'asks for getattr\(.*HistoryBuffer.*{name}'):
+            read_checkpoint(tmp_path / 'getattr.pth')
+
+
+@pytest.mark.parametrize('value', [np.array([dict()], dtype=object), np.zeros(2, dtype=[('a', 'f8'), ('b', 'O')]),
+                                   np.array(['text']), np.ma.masked_array([1.])])
+def test_arrays_of_anything_but_numbers_are_refused(value, tmp_path):
+    torch.save(value, tmp_path / 'array.pth')
+    with pytest.raises(UserFileError, match=r'asks for numpy'):
+        read_checkpoint(tmp_path / 'array.pth')
+
+
+def test_a_damaged_checkpoint_is_named_by_mmengine_too(trained, tmp_path):
+    (tmp_path / 'half.pth').write_bytes(trained.read_bytes()[:1000])
+    (tmp_path / 'page.pth').write_text('<!DOCTYPE html><html>not found</html>')
+    with pytest.raises(UserFileError, match=r'half.pth is truncated'):
+        load_checkpoint(Line(), str(tmp_path / 'half.pth'))
+    with pytest.raises(UserFileError, match=r'page.pth is text.*<!DOCTYPE html>'):
+        load_checkpoint(Line(), str(tmp_path / 'page.pth'))
+    with pytest.raises(FileNotFoundError):
+        load_checkpoint(Line(), str(tmp_path / 'none.pth'))
+
+
+def test_applying_twice_changes_nothing():
+    before, known = CheckpointLoader.load_checkpoint.__func__, len(torch.serialization.get_safe_globals())
+    assert not checkpoints.needed()
+    compat.apply()
+    assert CheckpointLoader.load_checkpoint.__func__ is before
+    assert len(torch.serialization.get_safe_globals()) == known

@@ -1,0 +1,227 @@
+"""Runs side by side, one after the other, interrupted and taken up again, with a stand-in for train.py."""
+import fcntl
+import io
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from stand_in import starts, use_stand_in, wait_for
+
+from mmrm.experiments import jobs
+from mmrm.utils.errors import UserError
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two runs of three epochs; a file two folders above them makes them wait or fail."""
+    use_stand_in(tmp_path, monkeypatch)
+    return [jobs.Run(name, Path('config.py'), {}, 0, tmp_path / 'runs' / name / 'seed0', 3)
+            for name in ('unshared', 'shared')]
+
+
+def test_finished_runs_are_not_repeated_and_interrupted_ones_go_on(runs):
+    first, second = runs
+    assert jobs.train(first) == 'finished'
+    log = second.work_dir / '0' / 'vis_data' / 'scalars.json'
+    log.parent.mkdir(parents=True)
+    log.write_text('{"accuracy/top1": 20.0, "step": 2}\n')
+    for epoch in (1, 2):
+        (second.work_dir / f'epoch_{epoch}.pth').touch()
+    assert [run.state() for run in runs] == ['finished', 'epoch 2']
+    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
+    assert (starts(first), starts(second)) == ([0], [2])
+    assert [run.validations()[3] for run in runs] == [30., 30.]
+
+
+@pytest.mark.parametrize('epoch', [2, 3])
+def test_a_run_stopped_before_it_validated_an_epoch_repeats_that_epoch(runs, epoch):
+    run = runs[0]
+    jobs.train(run)
+    log, = run.work_dir.glob('*/vis_data/scalars.json')
+    lines = log.read_text().splitlines()
+    log.write_text('\n'.join(lines[:2 * epoch - 1]) + '\n' + lines[-1][:10])  # killed in the middle of a line
+    for later in range(epoch + 1, 4):
+        (run.work_dir / f'epoch_{later}.pth').unlink()
+    assert run.state() == f'epoch {epoch}'
+    assert jobs.train(run) == 'finished'
+    assert starts(run) == [0, epoch - 1] and sorted(run.validations()) == [1, 2, 3]
+
+
+def test_a_run_that_somebody_trains_is_left_to_him(runs):
+    run = runs[0]
+    run.work_dir.mkdir(parents=True)
+    with open(run.work_dir / '.run.lock', 'w') as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert run.state() == 'running' and jobs.train(run) == 'running'
+    assert not (run.work_dir / 'starts').exists()
+    assert jobs.train(run) == 'finished'
+
+
+def test_jobs_run_side_by_side(runs):
+    gate = runs[0].work_dir.parents[1] / 'wait'
+    gate.parent.mkdir(parents=True)
+    gate.touch()
+    thread = threading.Thread(target=jobs.run_here, args=(runs, 2, True))
+    thread.start()
+    try:
+        wait_for(lambda: all((run.work_dir / 'starts').exists() for run in runs))
+        assert [run.state() for run in runs] == ['running', 'running']
+    finally:
+        gate.unlink()
+        thread.join()
+    assert all(run.finished() for run in runs)
+
+
+def test_a_failure_stops_nobody_but_a_mistake_stops_all(runs):
+    folder = runs[0].work_dir.parents[1]
+    folder.mkdir(parents=True)
+    (folder / 'fail-unshared').write_text('1')
+    assert list(jobs.run_here(runs, cpu=True).values()) == ['failed: error: no data', 'finished']
+    shutil.rmtree(runs[1].work_dir)
+    (folder / 'fail-unshared').write_text('2')
+    states = list(jobs.run_here(runs, cpu=True).values())
+    assert states == [f'failed: error: no data{jobs.MISTAKE}', 'not started']
+
+
+def test_what_comes_after_an_epoch_is_no_mistake_of_the_input(runs):
+    folder = runs[0].work_dir.parents[1]
+    folder.mkdir(parents=True)
+    (folder / 'fail-later-unshared').touch()
+    assert list(jobs.run_here(runs, cpu=True).values()) == ['failed: error: out of memory', 'finished']
+
+
+def test_a_file_system_without_locks_is_named(runs, monkeypatch):
+    runs[0].work_dir.mkdir(parents=True)
+    (runs[0].work_dir / '.run.lock').touch()
+
+    def refuse(file, operation):
+        assert 'r+' in file.mode or 'w' in file.mode  # NFS wants a file that is open for writing
+        raise OSError(37, 'No locks available')
+
+    monkeypatch.setattr(fcntl, 'flock', refuse)
+    with pytest.raises(UserError, match=r'\.run\.lock cannot be locked \(No locks available\)'):
+        runs[0].state()
+
+
+def test_an_interrupt_ends_the_running_ones(runs):
+    gate = runs[0].work_dir.parents[1] / 'wait'
+    gate.parent.mkdir(parents=True)
+    gate.touch()
+
+    def tick():
+        if (runs[0].work_dir / 'starts').exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        jobs.run_here(runs, cpu=True, tick=tick)
+    assert runs[0].state() == 'new' and not runs[1].work_dir.exists()
+    gate.unlink()
+    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
+
+
+def test_jobs_have_gpus_of_their_own_or_are_refused(runs, monkeypatch):
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3,5,6,7')
+    first, second = jobs._environments(2, 2, cpu=False)
+    assert (first['CUDA_VISIBLE_DEVICES'], second['CUDA_VISIBLE_DEVICES']) == ('3,5', '6,7')
+    assert first['PORT'] != second['PORT']
+    with pytest.raises(UserError, match=r'3 runs at a time, each on 2 GPU.* needs 6, and there are 4'):
+        jobs._environments(3, 2, cpu=False)
+
+
+@pytest.mark.parametrize('saved, validated, start', [
+    ((), (), 'auto'),
+    ((10, 20), (10, 20), 'auto'),
+    ((10, 20), (10, ), 'epoch_10.pth'),
+    ((13, 14), (10, ), 'auto'),  # no validation is due
+    ((20, ), (10, ), 'auto'),  # one is lost, but not the epochs
+    ((10, ), (), 'None'),  # the first one: begin again
+    ((40, ), (10, 20, 30), 'None'),  # without that of the last epoch it would never be finished
+])
+def test_a_run_goes_on_where_no_validation_is_missed(runs, saved, validated, start):
+    run = runs[0]
+    run.epochs, run.val_interval = 40, 10
+    log = run.work_dir / '0' / 'vis_data' / 'scalars.json'
+    log.parent.mkdir(parents=True)
+    log.write_text(''.join(f'{{"accuracy/top1": 1.0, "step": {epoch}}}\n' for epoch in validated))
+    for epoch in saved:
+        (run.work_dir / f'epoch_{epoch}.pth').touch()
+    assert Path(str(run.resume_from())).name == start
+
+
+def test_a_lone_last_checkpoint_without_validation_is_trained_again(runs):
+    run = runs[0]
+    run.val_interval = 3
+    jobs.train(run)
+    log, = run.work_dir.glob('*/vis_data/scalars.json')
+    log.write_text('\n'.join(log.read_text().splitlines()[:3]) + '\n')
+    assert jobs.train(run) == 'finished' and starts(run) == [0, 0]
+
+
+def test_beginning_again_is_said_to_train_py(tmp_path):
+    run = jobs.Run('x', Path('c.py'), {}, 0, tmp_path, 3)
+    assert '--resume' in run.command() and '--overwrite' not in run.command()
+    (tmp_path / 'epoch_1.pth').touch()
+    assert '--overwrite' in run.command() and '--resume' not in run.command()
+
+
+def test_an_error_of_an_earlier_session_is_not_told_again(runs, monkeypatch):
+    run = runs[0]
+    run.work_dir.mkdir(parents=True)
+    (run.work_dir / 'console.log').write_text('error: no data\n')
+    monkeypatch.setattr(jobs.Run, 'command', lambda run: ['sh', '-c', 'kill -9 $$'])
+    assert jobs.train(run) == 'failed: ended by SIGKILL'
+    monkeypatch.setattr(jobs.Run, 'command', lambda run: ['sh', '-c', 'echo out of memory; exit 3'])
+    assert jobs.train(run) == 'failed: out of memory'
+
+
+def test_a_run_that_starts_while_all_are_ended_is_ended_too(runs, monkeypatch):
+    before, interrupted = jobs.train, threading.Event()
+
+    def late(run, environment, started):
+        interrupted.wait(30)
+        return before(run, environment, started)
+
+    def tick():
+        threading.Timer(0.3, interrupted.set).start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jobs, 'train', late)
+    monkeypatch.setattr(jobs.Run, 'command', lambda run: ['sleep', '60'])
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.run_here(runs[:1], cpu=True, tick=tick)
+    assert time.monotonic() - begin < 30
+
+
+def test_options_are_words_that_mmengine_reads_back(tmp_path):
+    from mmengine.config import DictAction
+    options = {'a.b': [0, 250], 'c': 0.5, 'd': 'OptimWrapper', 'e': False}
+    command = jobs.Run('x', Path('c.py'), options, 0, tmp_path, 3).command()
+    words = command[command.index('--cfg-options') + 1:]
+    assert {key: DictAction._parse_iterable(value) for key, value in (word.split('=') for word in words)} == options
+
+
+def test_progress_without_a_terminal_is_lines(runs):
+    gate = runs[0].work_dir.parents[1] / 'wait'
+    gate.parent.mkdir(parents=True)
+    gate.touch()
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    thread = threading.Thread(target=jobs.run_with_progress, args=(runs, 1, True, console, lambda run: 'at 30', 0.))
+    thread.start()
+    try:
+        wait_for(lambda: 'of 6 epochs' in out.getvalue())
+    finally:
+        gate.unlink()
+        thread.join()
+    printed = out.getvalue()
+    assert 'unshared: started' in printed and 'shared: finished at 30' in printed
+    assert '0 of 6 epochs, time left unknown: unshared 0/3' in printed
+
+
+@pytest.mark.parametrize('seconds, words', [(4, '4 s'), (119, '1 min 59 s'), (3599.6, '1 h 00 min')])
+def test_time_in_words(seconds, words):
+    assert jobs.clock(seconds) == words

@@ -1,0 +1,281 @@
+"""The head: RoIAlign as a weighted mean, the KL, the losses against plain loops, and stock mmpretrain as the heir."""
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import batch, classifier, step
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mmpretrain.registry import MODELS
+from mmpretrain.structures import DataSample
+from reference import PlainRM, roi_align
+from torchvision.ops import roi_align as torchvision_roi_align
+
+from mmrm import RecursiveMix, RMConsistencyHead
+from mmrm.models.batch_augments import Box, Mix
+from mmrm.models.heads import kl_divergence, roi_mean
+
+
+def operator(features, box, scale):
+    rois = torch.tensor([[n, *box] for n in range(len(features))], dtype=torch.float32)
+    return torchvision_roi_align(features, rois, 1, scale, sampling_ratio=-1, aligned=True).flatten(1)
+
+
+def random_box(rng, height, width):
+    x1, x2 = sorted(rng.choice(width + 1, 2, replace=False))
+    y1, y2 = sorted(rng.choice(height + 1, 2, replace=False))
+    return Box(int(x1), int(y1), int(x2), int(y2))
+
+
+@pytest.mark.parametrize('image, cells', [(224, 7), (32, 4), (32, 8), (224, 14), (96, 3), (30, 10), (5, 5), (2, 1)])
+def test_roi_mean_equals_torchvisions_operator(image, cells):
+    rng = np.random.RandomState(0)
+    for _ in range(60):
+        features, box = torch.randn(2, 3, cells, cells), random_box(rng, image, image)
+        expected = operator(features, box, cells / image)
+        assert torch.allclose(roi_mean(features, box, (image, image)), expected, atol=2e-6)
+
+
+def test_roi_mean_equals_mmcvs_compiled_operator():
+    try:
+        from mmcv import _ext
+        from mmcv.ops import roi_align as mmcv_roi_align
+        compiled = getattr(_ext, '__file__', None)
+    except ImportError:
+        compiled = None
+    if not compiled:
+        pytest.skip('mmcv is not compiled here')
+    rng = np.random.RandomState(0)
+    for _ in range(60):
+        features, box = torch.randn(2, 3, 7, 7), random_box(rng, 224, 224)
+        rois = torch.tensor([[n, *box] for n in range(2)], dtype=torch.float32)
+        expected = mmcv_roi_align(features, rois, 1, 7 / 224, -1, 'avg', True).flatten(1)
+        assert torch.allclose(roi_mean(features, box, (224, 224)), expected, atol=2e-6)
+
+
+@given(
+    image=st.tuples(st.integers(2, 70), st.integers(2, 70)),
+    cells=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    seed=st.integers(0, 2**16))
+@settings(deadline=None, max_examples=80)
+def test_roi_mean_with_a_scale_for_each_axis_equals_the_plain_loops(image, cells, seed):
+    rng = np.random.RandomState(seed)
+    box = random_box(rng, *image)
+    features = torch.from_numpy(rng.randn(1, 2, *cells).astype(np.float32))
+    lengths = (box.y2 - box.y1) * cells[0] / image[0], (box.x2 - box.x1) * cells[1] / image[1]
+    if any(abs(length - round(length)) < 1e-4 for length in lengths):
+        return  # float32 and float64 may count the sampling points differently there; the operator test covers it
+    assert torch.allclose(roi_mean(features, box, image)[0], roi_align(features[0], box, image), atol=1e-5)
+
+
+def test_roi_mean_gradient_and_memory_format():
+    features, box = torch.randn(2, 3, 7, 7, dtype=torch.float64, requires_grad=True), Box(10, 60, 133, 201)
+    assert torch.autograd.gradcheck(lambda f: roi_mean(f, box, (224, 224)), features)
+    features = torch.randn(2, 3, 7, 7)
+    strided = features.contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(roi_mean(features, box, (224, 224)), roi_mean(strided, box, (224, 224)), atol=1e-6)
+
+
+def test_kl_is_torchs_kl():
+    target, logits = F.softmax(torch.randn(6, 9), 1), torch.randn(6, 9)
+    expected = F.kl_div(F.log_softmax(logits, 1), target, reduction='none').sum(1)
+    assert torch.allclose(kl_divergence(target, logits), expected, atol=1e-6)
+
+
+@given(scale=st.floats(0, 100), seed=st.integers(0, 2**16))
+@settings(deadline=None, max_examples=50)
+def test_kl_is_zero_where_both_agree_and_never_negative(scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits, other = torch.randn(4, 7, generator=generator) * scale, torch.randn(4, 7, generator=generator)
+    assert (kl_divergence(F.softmax(logits, 1), logits) < 1e-5).all()
+    assert (kl_divergence(F.softmax(logits, 1), other) >= 0).all()
+
+
+def test_kl_of_certain_and_empty_targets_is_finite():
+    logits = torch.randn(2, 3, requires_grad=True)
+    kl = kl_divergence(torch.tensor([[1., 0, 0], [0, 0, 0]]), logits)
+    kl.sum().backward()
+    assert kl.isfinite().all() and kl[1] == 0
+    assert logits.grad.isfinite().all() and not logits.grad[1].any()
+
+
+@pytest.mark.parametrize('share_fc, steps', [(False, 300), (True, 60)])
+def test_losses_and_gradients_equal_the_plain_loops(share_fc, steps):
+    """Many steps of the real path (preprocessor, stock classifier, head) against the equations with loops."""
+    sizes = [(8, 8), (12, 10), (9, 16)]
+    rng = np.random.RandomState(3)
+    model = classifier(
+        num_classes=4, omega=0.7, share_fc=share_fc, in_channels=6,
+        augments=RecursiveMix(alpha=0.8, rng=np.random.RandomState(5)),
+        backbone=torch.nn.Sequential(torch.nn.Conv2d(3, 6, 3, stride=2, padding=1), torch.nn.Tanh()))
+    head = model.head
+    plain = PlainRM(0.8, 0.7, np.random.RandomState(5))
+    mixed_steps = 0
+    for i in range(steps):
+        data = batch(int(rng.randint(1, 4)), sizes[(i // 20) % 3], num_classes=4)
+        inputs = (torch.stack(data['inputs']).float() - 127.5) / 64
+        labels = F.one_hot(torch.cat([s.gt_label for s in data['data_samples']]), 4).float()
+        processed = model.data_preprocessor(data, training=True)
+        images, labels = plain.mix(inputs, labels)
+        assert torch.equal(processed['inputs'], images)
+        scores = torch.stack([sample.gt_score for sample in processed['data_samples']])
+        assert torch.allclose(scores, labels, atol=1e-6)
+
+        losses = model(**processed, mode='loss')
+        model.zero_grad()
+        model.parse_losses(losses)[0].backward()
+        grads = [p.grad.clone() for p in model.parameters()]
+        features = model.backbone(images)
+        loss, consistency = plain.losses(features, labels, head.fc, head.fc if share_fc else head.fc_roi,
+                                         images.shape[2:])
+        assert torch.allclose(losses['loss'], loss, atol=1e-5)
+        assert torch.allclose(losses['loss_consistency'], consistency, atol=1e-5)
+        mixed_steps += consistency.item() > 0
+        model.zero_grad(set_to_none=False)
+        (loss + consistency).backward()
+        for grad, parameter in zip(grads, model.parameters()):
+            assert torch.allclose(grad, parameter.grad, atol=1e-5)
+        with torch.no_grad():  # the history must follow a network that changes
+            for parameter in model.parameters():
+                parameter -= 0.05 * parameter.grad
+    assert mixed_steps > steps / 2
+
+
+def test_names_of_losses_and_what_is_summed():
+    model = classifier(alpha=1.0)
+    for _ in range(4):
+        losses = step(model, batch())
+    total, logged = model.parse_losses(losses)
+    assert set(losses) == {'loss', 'loss_consistency', 'rm_kl', 'rm_kl_blind', 'rm_lambda'}
+    assert torch.allclose(total, losses['loss'] + losses['loss_consistency'])
+    assert torch.allclose(losses['loss_consistency'], 0.5 * losses['rm_lambda'] * losses['rm_kl'], atol=1e-6)
+    assert logged['rm_lambda'] > 0
+
+
+def test_the_blind_kl_is_that_of_the_best_constant_answer():
+    model = classifier(alpha=1.0)
+    for _ in range(4):
+        history = getattr(model.data_preprocessor.batch_augments.augments[0]._history, 'mix', None)
+        losses = step(model, batch())
+    prediction = history.prediction.double()
+    kl = torch.distributions.kl_divergence
+    constants = [prediction.mean(0), torch.full_like(prediction[0], 1 / prediction.shape[1]), prediction[0]]
+    answers = [kl(torch.distributions.Categorical(prediction), torch.distributions.Categorical(constant)).mean()
+               for constant in constants]
+    assert losses['rm_kl_blind'].item() == pytest.approx(answers[0].item(), abs=1e-5)
+    assert answers[0] == min(answers)
+
+
+@pytest.mark.parametrize('args, layers', [(dict(), {'fc', 'fc_roi'}), (dict(share_fc=True), {'fc'}),
+                                          (dict(omega=0), {'fc'})])
+def test_the_roi_layer_exists_only_where_it_is_used(args, layers):
+    head = RMConsistencyHead(num_classes=3, in_channels=4, **args)
+    assert {name.split('.')[0] for name in head.state_dict()} == layers
+
+
+def test_omega_zero_trains_without_consistency():
+    model = classifier(omega=0)
+    for _ in range(3):
+        losses = step(model, batch())
+    assert set(losses) == {'loss', 'rm_lambda'}
+
+
+def test_resnet50_has_the_papers_parameter_counts():
+    config = dict(type='ResNet', depth=50, out_indices=(3, ))
+    backbone = sum(p.numel() for p in MODELS.build(config).parameters())
+    head = RMConsistencyHead(num_classes=1000, in_channels=2048, omega=0.5)
+    training = backbone + sum(p.numel() for p in head.parameters())
+    deployed = backbone + sum(p.numel() for p in head.fc.parameters())
+    assert (training, deployed) == (27_606_032, 25_557_032)
+
+
+def test_a_checkpoint_loads_into_the_stock_head_and_gives_the_same_logits():
+    model = classifier()
+    step(model, batch())
+    stock = MODELS.build(
+        dict(
+            type='ImageClassifier',
+            backbone=dict(type='ResNet', depth=18, base_channels=8, out_indices=(3, )),
+            neck=dict(type='GlobalAveragePooling'),
+            head=dict(type='LinearClsHead', num_classes=5, in_channels=64)))
+    missing, unexpected = stock.load_state_dict(model.state_dict(), strict=False)
+    assert not missing and set(unexpected) == {'head.fc_roi.weight', 'head.fc_roi.bias'}
+    images = torch.randn(3, 3, 48, 32)
+    assert torch.equal(model.eval()(images), stock.eval()(images))
+
+
+def test_predicting_needs_nothing_of_rm():
+    model = classifier().eval()
+    samples = model.predict(torch.randn(2, 3, 32, 32))
+    assert [tuple(sample.pred_score.shape) for sample in samples] == [(5, ), (5, )]
+
+
+def test_a_prediction_for_another_iteration_is_not_taken():
+    """The answer goes to the mix it was computed for: a late one, or one for a batch that was never mixed, is lost."""
+    model = classifier(alpha=1.0)
+    step(model, batch())
+    late = model.data_preprocessor(batch(), training=True)  # preprocessed, its loss comes too late
+    following = model.data_preprocessor(batch(), training=True)
+    model(**late, mode='loss')
+    assert following['data_samples'][0].rm_mix.historical_prediction is None
+    losses = model(**following, mode='loss')
+    assert losses['loss_consistency'] == 0
+    after = model.data_preprocessor(batch(), training=True)['data_samples'][0].rm_mix
+    expected = F.softmax(model(following['inputs'], mode='tensor'), 1)  # training mode: same batch statistics
+    assert torch.allclose(after.historical_prediction, expected, atol=1e-5)
+
+
+def test_an_overflowed_prediction_does_not_poison_later_steps():
+    model = classifier(alpha=1.0)
+    step(model, batch())
+    model.zero_grad()
+    bias = model.head.fc.bias.data.clone()
+    model.head.fc.bias.data[0] = float('inf')
+    losses = step(model, batch())
+    assert not losses['loss'].isfinite()
+    model.head.fc.bias.data.copy_(bias)
+    model.zero_grad()  # what a GradScaler does with such a step
+    for _ in range(3):
+        losses = step(model, batch())
+        assert all(value.isfinite() for value in losses.values())
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert losses['rm_kl'] > 0
+
+
+def test_every_parameter_has_a_gradient_in_every_iteration():
+    """What DDP needs, with nothing mixed (first step), with an empty box and with a mix."""
+    model = classifier(probs=0.5)
+    for _ in range(8):
+        model.zero_grad(set_to_none=True)
+        step(model, batch())
+        assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize('omega', [-0.1, float('nan'), float('inf'), '0.5'])
+def test_bad_omega_is_named(omega):
+    with pytest.raises(ValueError, match='omega='):
+        RMConsistencyHead(num_classes=3, in_channels=4, omega=omega)
+
+
+def test_a_neck_that_pools_is_refused():
+    model = classifier()
+    model.neck = MODELS.build(dict(type='GlobalAveragePooling'))
+    with pytest.raises(ValueError, match='neck=None'):
+        step(model, batch())
+
+
+def test_wrong_in_channels_are_named():
+    with pytest.raises(ValueError, match='set in_channels=64'):
+        step(classifier(in_channels=32), batch())
+
+
+def test_samples_with_hand_made_mixes():
+    """Whoever has a loop of his own can set the field himself."""
+    head = RMConsistencyHead(num_classes=3, in_channels=4, omega=1.0)
+    features = torch.randn(2, 4, 4, 4)
+    mix = Mix(0.25, 2, Box(0, 0, 16, 16), (32, 32), F.softmax(torch.randn(2, 3), 1))
+    samples = [DataSample(metainfo=dict(rm_mix=mix)).set_gt_label(n) for n in range(2)]
+    losses = head.loss((features, ), samples)
+    expected = kl_divergence(mix.historical_prediction, head.fc_roi(operator(features, mix.box, 4 / 32)))
+    assert torch.allclose(losses['loss_consistency'], 0.25 * expected.mean(), atol=1e-6)
+    assert torch.allclose(mix.prediction, F.softmax(head((features, )), 1))
