@@ -1,0 +1,163 @@
+"""A run beside the training logs of RecursiveMix's authors, also while it is still under way.
+
+``authors_curves.json`` holds their logs as numbers: three runs of CIFAR-10, one of ImageNet, validations of ATSS and
+UperNet. The logs are of December 2021; the region that their code pooled then may have been transposed
+(docs/recursive_mix.md).
+"""
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+
+from ..utils.errors import UserValueError
+from ..utils.paths import show_path
+from ..utils.runs import Run, read_run
+from ..visualization import figures
+
+DATA = Path(__file__).with_suffix('.json')
+AROUND = 2  # epochs before and after one that count as its neighbours; validations of a detector stand alone
+
+
+class Curves(NamedTuple):
+    """The authors' runs of one config.
+
+    Args:
+        name (str): What they trained.
+        key (str): The metric's name in mmengine's logs.
+        factor (float): What a logged value is multiplied with to be in percent.
+        runs (dict[str, dict[int, float]]): Step -> percent of each run.
+        unit (str): 'epoch' or 'iteration'.
+        around (int): How many steps on either side are neighbours.
+    """
+    name: str
+    key: str
+    factor: float
+    runs: Dict[str, Dict[int, float]]
+    unit: str = 'epoch'
+    around: int = 0
+
+    def band(self, step: int) -> Optional[Tuple[float, float]]:
+        """Lowest and highest value of all runs at a step and its neighbours; None where the authors have none."""
+        if not any(step in run for run in self.runs.values()):
+            return None
+        near = [value for run in self.runs.values() for at, value in run.items() if abs(at - step) <= self.around]
+        return min(near), max(near)
+
+
+@functools.cache
+def all_curves() -> Dict[str, Curves]:
+    """The authors' curves by ``<regulariser>/<config name>``."""
+    data = json.loads(DATA.read_text())
+    found = {}
+    classifiers = (('rm/pyramidnet200_1xb64_cifar10', 'cifar10_pyramidnet200_rm', 'CIFAR-10, PyramidNet-200'),
+                   ('rm/resnet50_8xb64_in1k', 'imagenet_resnet50_rm', 'ImageNet, ResNet-50'))
+    for config, entry, name in classifiers:
+        runs = {f'best {best}': _numbers(run['test_top1']) for best, run in data[entry].items()}
+        found[config] = Curves(name, 'accuracy/top1', 1, runs, around=AROUND)
+    for kind, run in data['coco_atss_r50'].items():
+        values = {int(step): metrics['bbox_mAP'] for step, metrics in run['val'].items()}
+        found[f'{kind}/atss_r50_fpn_1x_coco'] = Curves('COCO, ATSS', 'coco/bbox_mAP', 100, {kind: values})
+    for kind, run in data['ade20k_upernet_r50'].items():
+        values = {int(step): metrics['mIoU'] for step, metrics in run['val'].items()}
+        found[f'{kind}/upernet_r50_8xb2-80k_ade20k-512x512'] = Curves('ADE20K, UperNet', 'mIoU', 1, {kind: values},
+                                                                      unit='iteration')
+    return found
+
+
+def _numbers(values: Dict[str, float]) -> Dict[int, float]:
+    return {int(step): value for step, value in values.items()}
+
+
+def curves_of(config: Union[str, Path, None]) -> Optional[Curves]:
+    """The authors' curves of a config, by its folder and name; None if they have none."""
+    if config is None:
+        return None
+    path = Path(config)
+    return all_curves().get(f'{path.parent.name}/{path.stem}')
+
+
+def config_of(run: Run) -> Optional[str]:
+    """``<regulariser>/<config name>`` of a run in a folder of the default scheme, ``.../seed<N>`` included."""
+    folder = run.folder.parent if run.folder.name.startswith('seed') else run.folder
+    name = f'{folder.parent.name}/{folder.name}'
+    return name if name in all_curves() else None
+
+
+def measured(run: Run, curves: Curves) -> Dict[int, float]:
+    """What a run measured of the authors' metric, in percent, by epoch or iteration."""
+    values = {step: metrics.get(curves.key) for step, metrics in run.validations.items()}
+    return {step: value * curves.factor for step, value in sorted(values.items())
+            if isinstance(value, (int, float)) and math.isfinite(value)}
+
+
+def beside(run: Run, curves: Curves) -> Optional[str]:
+    """The last validation of a run beside the authors' at the same step; None if there is nothing to compare."""
+    values = {step: value for step, value in measured(run, curves).items() if curves.band(step)}
+    if not values:
+        return None
+    step = max(values)
+    low, high = curves.band(step)
+    count = len(curves.runs)
+    whose = f"the authors' {count} runs" if count > 1 else "the authors' run"
+    near = f' (epochs {max(step - curves.around, 1)} to {step + curves.around})' if curves.around else ''
+    theirs = f'{low:.1f}' if low == high else f'{low:.1f} to {high:.1f}'
+    return f'{curves.unit} {step}: {values[step]:.1f}, {whose} had {theirs}{near}'
+
+
+def read(folder: Union[str, Path], config: Optional[str] = None) -> Tuple[Run, Curves]:
+    """A run and the authors' curves for it.
+
+    Args:
+        folder (str | Path): The run's work dir.
+        config (str, optional): Its config, e.g. 'configs/rm/resnet50_8xb64_in1k.py'. Defaults to None: from its folder.
+
+    Raises:
+        UserValueError: If the authors have no log of that config.
+    """
+    run = read_run(folder)
+    curves = curves_of(config) if config else all_curves().get(config_of(run) or '')
+    if curves is None:
+        known = ', '.join(f'configs/{name}.py' for name in sorted(all_curves()))
+        asked = f'config {config}' if config else f'the folder {show_path(Path(folder))}'
+        raise UserValueError(f"{asked} does not name a run that the authors' logs have. Give --config, one of {known}.")
+    return run, curves
+
+
+def draw(run: Run, curves: Curves):
+    """The run's curve over the authors': their range over neighbouring epochs as a band, each of their runs a line."""
+    figure = figures.new_figure(6.4, 4)
+    axes = figure.subplots()
+    figures.tidy(axes)
+    steps = sorted({step for values in curves.runs.values() for step in values})
+    if curves.around:
+        low, high = zip(*(curves.band(step) for step in steps))
+        axes.fill_between(steps, low, high, color='#999999', alpha=0.35, linewidth=0,
+                          label=f"authors, range over {len(curves.runs)} run(s) and {2 * curves.around + 1} epochs")
+    for number, values in enumerate(curves.runs.values()):
+        axes.plot(list(values), list(values.values()), color='#666666', linewidth=0.8,
+                  label="the authors' runs" if number == 0 else None)
+    mine = measured(run, curves)
+    axes.plot(list(mine), list(mine.values()), color=figures.COLOURS['RM'], linewidth=1.6, marker='o', markersize=3,
+              label='this run')
+    axes.set_xlabel(curves.unit)
+    axes.set_ylabel(f'{curves.key}, %')
+    axes.set_title(curves.name, fontsize=9)
+    axes.legend(fontsize=7, frameon=False, loc='lower right')
+    figures.provenance(figure, [f'run: {show_path(run.folder)}, {run.state}',
+                                "authors: their training logs of December 2021 (mmrm/analysis/authors_curves.json)"])
+    return figure
+
+
+def table_lines(run: Run, curves: Curves) -> List[List[str]]:
+    """Step, this run's value, the authors' range and whether the value lies in it, a row per validation."""
+    lines = []
+    for step, value in measured(run, curves).items():
+        band = curves.band(step)
+        if band:
+            place = 'below' if value < band[0] else 'above' if value > band[1] else 'within'
+            lines.append([str(step), f'{value:.2f}', f'{band[0]:.2f}', f'{band[1]:.2f}', place])
+    return lines
+
+
+HEADERS = ('Step', 'This run', "Authors' lowest", "Authors' highest", 'Place')
