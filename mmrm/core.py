@@ -1,0 +1,403 @@
+r"""RecursiveMix, the method: torch and numpy alone.
+
+Every iteration mixes its batch with the mixed batch of the iteration before. With the history
+:math:`(x^h, y^h, p^h)`, a share :math:`\lambda` and a box :math:`B` (as a mask: :math:`M`):
+
+.. math::
+    \tilde x &= M \odot \mathrm{ResizeFill}(x^h, M) + (1 - M) \odot x \\
+    \tilde y &= \lambda\, y^h + (1 - \lambda)\, y \\
+    \mathcal L &= \mathrm{CE}(\tilde p, \tilde y) + \omega \lambda\,
+        \mathrm{KL}\big(p^h \,\|\, \mathcal H'(\mathrm{RoIAlign}(\mathcal F(\tilde x), B))\big) \\
+    x^h, y^h, p^h &\leftarrow \tilde x, \tilde y, \tilde p
+
+This file follows that order: draw :math:`\lambda` and the box, fill the box, fuse the labels (:class:`RecursiveMix`
+composes them and holds the history), then pool the region, compare, weigh (:class:`Consistency`). The prediction
+:math:`p^h` comes back through the :class:`Mix` of its iteration, so that the triplet always belongs together.
+
+Example:
+    >>> rm = RecursiveMix(alpha=0.5, num_classes=100)
+    >>> consistency = Consistency(in_channels=512, num_classes=100, omega=0.1)  # give its parameters to the optimizer
+    >>> for images, labels in loader:
+    ...     images, scores, mix = rm.mix(images, labels)
+    ...     feature_map = net.forward_features(images)
+    ...     logits = net.forward_head(feature_map)
+    ...     loss = F.cross_entropy(logits, scores) + consistency(mix, feature_map, logits)
+"""
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+INTERPOLATIONS = ('nearest', 'bilinear')
+ROI_LAYER = 'fc_roi'  # the layer that classifies the region: it exists in training only
+
+
+class Box(NamedTuple):
+    """Pixels ``x1 <= x < x2``, ``y1 <= y < y2``."""
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+
+    @property
+    def area(self) -> int:
+        return (self.x2 - self.x1) * (self.y2 - self.y1)
+
+
+def sample_lambda(alpha: float, rng: Any) -> float:
+    r"""Draw :math:`\lambda \sim U(0, \alpha)`, the share of the historical image."""
+    return rng.uniform(0, alpha)
+
+
+def sample_box(lam: float, height: int, width: int, rng: Any) -> Box:
+    r"""Draw a box for the share ``lam`` of the image: sides :math:`\sqrt\lambda` of the image's, any centre.
+
+    It is clipped to the image of ``height`` x ``width`` pixels, and its area may be 0.
+    """
+    ratio = np.sqrt(lam)
+    half_w, half_h = int(width * ratio) // 2, int(height * ratio) // 2
+    x, y = int(rng.randint(width)), int(rng.randint(height))
+    return Box(max(x - half_w, 0), max(y - half_h, 0), min(x + half_w, width), min(y + half_h, height))
+
+
+def resize_fill(images: torch.Tensor, history: torch.Tensor, box: Box, interpolation: str = 'nearest') -> None:
+    """Resize whole historical images to ``box`` and write them there, sample by sample, in place.
+
+    NaN and infinity of the history arrive as 0: one bad image must not live on in every iteration that follows.
+
+    Args:
+        images: Written to, shape ``(N, C, H, W)``. The first ``min(N, M)`` samples are filled.
+        history: Shape ``(M, C, H', W')``.
+        box: Not empty.
+        interpolation: ``'nearest'`` or ``'bilinear'`` (with aligned corners).
+    """
+    count = min(len(images), len(history))
+    size = (box.y2 - box.y1, box.x2 - box.x1)
+    patch = F.interpolate(
+        history[:count], size, mode=interpolation, align_corners=True if interpolation == 'bilinear' else None)
+    images[:count, :, box.y1:box.y2, box.x1:box.x2] = patch.nan_to_num(0.0, 0.0, 0.0)
+
+
+def mix_labels(scores: torch.Tensor, history: torch.Tensor, lam: float) -> torch.Tensor:
+    r"""Return :math:`\lambda y^h + (1 - \lambda) y` for the first ``min(N, M)`` rows, the others as they are.
+
+    Both are float, shapes ``(N, num_classes)`` and ``(M, num_classes)``.
+    """
+    count = min(len(scores), len(history))
+    mixed = scores.clone()
+    mixed[:count] = lam * history[:count] + (1 - lam) * scores[:count]
+    return mixed
+
+
+@dataclass(eq=False)
+class Mix:
+    """What one iteration mixed. It travels with the batch to the loss, which answers with the prediction.
+
+    Args:
+        lam: The share of the historical image in each mixed sample, 0 if nothing was mixed.
+        count: How many samples, the first ones of the batch, were mixed.
+        box: Where, in pixels of the image.
+        image_size: Height and width of the image in pixels.
+        historical_prediction: Softmax of the historical iteration, ``(M, num_classes)``, float32, or None if that
+            iteration was never answered.
+        prediction: This iteration's softmax, set by :meth:`answer`.
+    """
+    lam: float
+    count: int
+    box: Box
+    image_size: Tuple[int, int]
+    historical_prediction: Optional[torch.Tensor] = None
+    prediction: Optional[torch.Tensor] = None
+
+    def answer(self, logits: torch.Tensor) -> None:
+        """Give this iteration its prediction: the softmax of ``logits``, shape ``(N, num_classes)``, detached."""
+        prediction = F.softmax(logits.detach().float(), dim=1)
+        # An overflowed row becomes zeros, whose KL and gradient are 0.
+        finite = prediction.isfinite().all(dim=1, keepdim=True)
+        self.prediction = torch.where(finite, prediction, torch.zeros_like(prediction))
+
+    def __deepcopy__(self, memo) -> 'Mix':
+        # A copy of a data sample still belongs to this iteration, and its answer must arrive here.
+        return self
+
+
+class _History:
+    """The images and labels of an iteration as they were fed to the model, and its :class:`Mix`."""
+
+    def __init__(self, images: torch.Tensor, scores: torch.Tensor, mix: Mix, overwritten: bool = False):
+        self.images, self.scores, self.mix = images, scores, mix
+        self._version = None if overwritten else _version(images)
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether somebody (a model that works in place on its input) wrote into the images since they were kept."""
+        return _version(self.images) != self._version
+
+    def __reduce__(self):
+        # A copy's tensor starts to count its versions anew.
+        return _History, (self.images, self.scores, self.mix, self.overwritten)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+class RecursiveMix:
+    r"""Mix every batch with the mixed batch before it.
+
+    The whole historical image, resized, fills a box of the current one. One box serves the whole batch, sample ``i`` is
+    paired with sample ``i`` of the history. The images that are given stay as they are; the mixed ones are new and
+    become the history without a copy.
+
+    Args:
+        alpha: :math:`\lambda \sim U(0, \alpha)`, in (0, 1].
+        interpolation: How the historical image is resized, ``'nearest'`` or ``'bilinear'``.
+        num_classes: Number of classes, needed only if :meth:`mix` gets integer labels.
+        rng: Where :math:`\lambda` and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
+    """
+
+    def __init__(self,
+                 alpha: float = 0.5,
+                 interpolation: str = 'nearest',
+                 num_classes: Optional[int] = None,
+                 rng: Any = None,
+                 *,
+                 history: bool = True):
+        if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha <= 1:
+            raise ValueError(f'RecursiveMix: alpha={alpha!r} must be a number in (0, 1].')
+        if interpolation not in INTERPOLATIONS:
+            raise ValueError(f'RecursiveMix: interpolation={interpolation!r} must be one of {INTERPOLATIONS}.')
+        if num_classes is not None and (not isinstance(num_classes, (int, np.integer)) or num_classes < 2):
+            raise ValueError(f'RecursiveMix: num_classes={num_classes!r} must be None or an integer of at least 2.')
+        if rng is not None and not (hasattr(rng, 'uniform') and hasattr(rng, 'randint')):
+            raise TypeError(f'RecursiveMix: rng={rng!r} must be None or an np.random.RandomState.')
+        if history is not True:  # the way to ask for the ablation "RS" in version 0.1
+            raise ValueError(f'RecursiveMix: history={history!r} is gone. The ablation "RS" has its own class: '
+                             "dict(type='ResizeFillMix', alpha=1.0), mmrm.models.batch_augments.ResizeFillMix.")
+        self.alpha = alpha
+        self.interpolation = interpolation
+        self.num_classes = num_classes
+        self.rng = rng
+        self._history: Optional[_History] = None
+        self._mix: Optional[Mix] = None
+        self._copy_images = False
+
+    def reset(self) -> None:
+        """Empty the history, as at the start of an epoch: the next batch is not mixed."""
+        self._history = None
+        self._mix = None
+
+    def mix(self, images: torch.Tensor, labels: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, Mix]:
+        """Mix a batch with the history, then make it the history.
+
+        Args:
+            images: Shape ``(N, C, H, W)``.
+            labels: Integers, shape ``(N, )``, or one-hot or soft scores, shape ``(N, num_classes)``.
+
+        Returns:
+            The mixed images and float32 scores, both new tensors, and what was mixed, for :class:`Consistency`.
+        """
+        scores = self._scores(images, labels)
+        images = images.detach().clone()
+        height, width = images.shape[-2:]
+        past, rng = self._valid_history(images, scores), np.random if self.rng is None else self.rng
+        box = Box(0, 0, 0, 0)
+        if past is not None:
+            box = sample_box(sample_lambda(self.alpha, rng), height, width, rng)
+        mix = Mix(0.0, 0, box, (height, width))
+        if past is not None and box.area:
+            mix.lam = box.area / (height * width)  # of the box as clipped
+            mix.count = min(len(images), len(past.images))
+            mix.historical_prediction = past.mix.prediction
+            resize_fill(images, past.images.to(images), box, self.interpolation)
+            scores = mix_labels(scores, past.scores.to(scores), mix.lam)
+        kept = images.clone() if self._copy_images else images
+        self._history = _History(kept, scores.clone(), mix)
+        return images, scores, mix
+
+    def __call__(self, batch_input: torch.Tensor, batch_score: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+        """:meth:`mix` as mmpretrain calls a batch augment; :meth:`take_mix` has what was mixed."""
+        images, scores, self._mix = self.mix(batch_input, batch_score)
+        return images, scores
+
+    def take_mix(self) -> Optional[Mix]:
+        """Return what the last call mixed, once; None if there was no call since."""
+        mix, self._mix = self._mix, None
+        return mix
+
+    def _scores(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Check the batch and return its labels as new float32 scores, shape ``(N, num_classes)``."""
+        if images.ndim != 4:
+            raise ValueError(f'RecursiveMix: images must have shape (N, C, H, W), but got {tuple(images.shape)}.')
+        integers = labels.ndim == 1 and not labels.is_floating_point()
+        if labels.ndim != (1 if integers else 2) or len(labels) != len(images):
+            raise ValueError(
+                f'RecursiveMix: labels must be integers, shape ({len(images)}, ), or one-hot or soft scores, shape '
+                f'({len(images)}, num_classes), but got {tuple(labels.shape)} of {labels.dtype}.')
+        if not integers:
+            if self.num_classes not in (None, labels.shape[1]):
+                raise ValueError(f'RecursiveMix: num_classes={self.num_classes}, but the scores have '
+                                 f'{labels.shape[1]} classes.')
+            return labels.detach().to(torch.float32, copy=True)
+        if self.num_classes is None:
+            raise ValueError('RecursiveMix: integer labels need RecursiveMix(num_classes=...); or give one-hot scores, '
+                             'torch.nn.functional.one_hot(labels, num_classes).')
+        if labels.device.type == 'cpu' and len(labels):  # elsewhere a look at the values would make the device wait
+            low, high = int(labels.min()), int(labels.max())
+            if low < 0 or high >= self.num_classes:
+                raise ValueError(f'RecursiveMix: label {low if low < 0 else high} is outside of the '
+                                 f'{self.num_classes} classes (0 to {self.num_classes - 1}).')
+        return F.one_hot(labels.long(), self.num_classes).float()
+
+    def _valid_history(self, images: torch.Tensor, scores: torch.Tensor) -> Optional[_History]:
+        past = self._history
+        if past is None:
+            return None
+        if past.images.shape[1] != images.shape[1] or past.scores.shape[1] != scores.shape[1]:
+            raise ValueError(
+                f'RecursiveMix: a batch of {images.shape[1]} channels and {scores.shape[1]} classes follows one of '
+                f'{past.images.shape[1]} and {past.scores.shape[1]}. Call reset() between data sets, and give each '
+                'model its own RecursiveMix.')
+        if past.overwritten:
+            warnings.warn('The model changed its input in place, so the historical images are lost for this iteration. '
+                          'RecursiveMix keeps a copy of them from now on.', stacklevel=3)
+            self._copy_images = True
+            return None
+        return past
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}(alpha={self.alpha}, interpolation={self.interpolation!r})'
+
+
+def roi_weights(start: float, stop: float, scale: float, size: int) -> Tuple[int, np.ndarray]:
+    """The weights that 1x1 RoIAlign gives to the cells of one axis.
+
+    One bin, ``aligned=True`` and adaptive sampling: the bin is sampled at ``ceil(length)`` points, each interpolated
+    linearly between two cells. The mean is separable, so an axis needs no knowledge of the other one. The box covers
+    the pixels from ``start`` to before ``stop``; the axis has ``size`` cells, ``scale`` of them per pixel.
+
+    Returns:
+        The first cell with a weight, and the float32 weights of the cells from there on.
+    """
+    # In float32, as the operator computes it: the number of sampling points jumps where a length rounds to an integer.
+    scale, half = np.float32(scale), np.float32(0.5)
+    first = np.float32(start) * scale - half
+    length = np.float32(stop) * scale - half - first
+    points = max(math.ceil(length), 1)
+    at = first + (np.arange(points, dtype=np.float32) + half) * (length / np.float32(points))
+    inside = (at >= -1) & (at <= size)
+    at = np.clip(at, 0, size - 1)
+    low = at.astype(np.int64)
+    high = np.minimum(low + 1, size - 1)
+    fraction = at - low
+    weights = np.zeros(size, np.float32)
+    np.add.at(weights, low[inside], (1 - fraction)[inside])
+    np.add.at(weights, high[inside], fraction[inside])
+    weights /= np.float32(points)
+    begin, end = int(low.min()), int(high.max()) + 1
+    return begin, weights[begin:end]
+
+
+def roi_mean(feature_map: torch.Tensor, box: Box, image_size: Tuple[int, int]) -> torch.Tensor:
+    """1x1 RoIAlign of the same box in every sample, as a separable weighted mean of the cells under it.
+
+    Equal to RoIAlign (``aligned=True``, ``sampling_ratio=-1``) where the map's two scales agree; where they differ,
+    rows and columns have a scale each. It is deterministic, needs no custom operator and takes any memory format.
+    From ``(N, C, h, w)`` to ``(N, C)``, float32 at least; the box is in pixels of the image (height, width).
+    """
+    height, width = feature_map.shape[-2:]
+    top, rows = roi_weights(box.y1, box.y2, height / image_size[0], height)
+    left, columns = roi_weights(box.x1, box.x2, width / image_size[1], width)
+    weights = torch.from_numpy(np.outer(rows, columns)).to(feature_map.device)
+    region = feature_map[:, :, top:top + len(rows), left:left + len(columns)]
+    return (region * weights).sum(dim=(2, 3))
+
+
+def kl_divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    r""":math:`\mathrm{KL}(\mathrm{target} \,\|\, \mathrm{softmax}(\mathrm{logits}))`, summed over classes, in float32.
+
+    From twice ``(N, num_classes)`` to ``(N, )``, never negative. A row of zeros in ``target`` gives 0.
+    """
+    target = target.float()
+    log_prediction = F.log_softmax(logits.float(), dim=1)
+    kl = (torch.xlogy(target, target) - target * log_prediction).sum(dim=1)
+    return kl.clamp(min=0)  # rounding can leave -1e-8 where the two agree
+
+
+def consistency_loss(mix: Optional[Mix], feature_map: torch.Tensor, logits: torch.Tensor, fc_roi: Optional[nn.Linear],
+                     omega: float) -> Tuple[torch.Tensor, torch.Tensor, float]:
+    r"""Compare the region with what was predicted for the whole historical image, and answer ``mix``.
+
+    Args:
+        mix: What this iteration mixed; None if it used another augmentation, which leaves the history alone.
+        feature_map: The last one, shape ``(N, C, h, w)``.
+        logits: Of the whole images, shape ``(N, num_classes)``. Their softmax becomes :math:`p^h`.
+        fc_roi: Classifies the region. May be None if ``omega`` is 0.
+        omega: Weight of the loss; 0 switches it off.
+
+    Returns:
+        The loss, a scalar, and two numbers to log: the mean KL of the mixed samples (detached), and the mean
+        :math:`\lambda` of the batch. With nothing to compare, the loss is a zero that still depends on ``fc_roi``:
+        DDP waits for the gradient of every parameter in every iteration.
+    """
+    lam = mix.lam * mix.count / len(logits) if mix is not None else 0.0
+    zero = logits.new_zeros((), dtype=torch.float32)
+    if fc_roi is None:
+        return zero, zero, lam
+    if mix is not None and mix.lam > 0 and mix.historical_prediction is not None and omega > 0:
+        region = roi_mean(feature_map[:mix.count], mix.box, mix.image_size)
+        history = mix.historical_prediction[:mix.count].to(logits.device)
+        kl = kl_divergence(history, fc_roi(region.to(fc_roi.weight)))
+        loss, mean_kl = omega * mix.lam * kl.sum() / len(logits), kl.detach().mean()
+    else:
+        loss, mean_kl = 0.0 * (fc_roi.weight[0, 0] + fc_roi.bias[0]).float(), zero
+    if mix is not None:
+        mix.answer(logits)
+    return loss, mean_kl, lam
+
+
+class Consistency(nn.Module):
+    r"""The consistency loss :math:`\omega\lambda\,\mathrm{KL}(p^h \,\|\, p_\mathrm{roi})`, with its layer ``fc_roi``.
+
+    Its parameters are trained with the model's and thrown away afterwards. ``last`` has what to log of the last call:
+    ``lam``, the mean :math:`\lambda` of the batch, and ``kl``, the mean KL of the mixed samples.
+
+    Args:
+        in_channels: Channels of the last feature map.
+        num_classes: Number of classes.
+        omega: Weight of the loss, at least 0; 0 makes no ``fc_roi``. The paper has 0.1 on CIFAR, 0.5 on ImageNet.
+    """
+
+    def __init__(self, in_channels: int, num_classes: int, omega: float = 0.5):
+        super().__init__()
+        self.in_channels, self.num_classes = in_channels, num_classes
+        self.omega = check_omega('Consistency', omega)
+        self.fc_roi = nn.Linear(in_channels, num_classes) if omega > 0 else None
+        self.last: dict = {}
+
+    def forward(self, mix: Optional[Mix], feature_map: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """The loss of a batch, a scalar; ``mix`` gets its answer. Shapes: see :func:`consistency_loss`."""
+        if feature_map.ndim != 4 or feature_map.shape[:2] != (len(logits), self.in_channels):
+            raise ValueError(f'Consistency: the feature map must have shape ({len(logits)}, {self.in_channels}, h, w), '
+                             f'but got {tuple(feature_map.shape)}.')
+        if logits.ndim != 2 or logits.shape[1] != self.num_classes:
+            raise ValueError(f'Consistency: the logits must have shape (N, {self.num_classes}), but got '
+                             f'{tuple(logits.shape)}.')
+        loss, kl, lam = consistency_loss(mix, feature_map, logits, self.fc_roi, self.omega)
+        self.last = dict(lam=lam, kl=kl)
+        return loss
+
+    def extra_repr(self) -> str:
+        return f'omega={self.omega}'
+
+
+def check_omega(owner: str, omega: float) -> float:
+    """Return ``omega`` if it is a finite number of at least 0, else raise an error that names ``owner``."""
+    if isinstance(omega, bool) or not isinstance(omega, (int, float)) or not 0 <= omega < math.inf:
+        raise ValueError(f'{owner}: omega={omega!r} must be a finite number >= 0.')
+    return omega
