@@ -279,7 +279,7 @@ def check_resumable(path: Path, work_dir: Path) -> None:
     except UserError as error:
         older = next((other for other in reversed(saved_checkpoints(work_dir)) if is_resumable(other)), None)
         hint = f'An older one is complete: --resume {older}' if older else f'There is no other one in {work_dir}.'
-        raise UserFileError(f'{error} {hint}') from error
+        raise UserFileError(f'{getattr(error, "wrong", error)} {hint}') from error
 
 
 def is_resumable(path: Path) -> bool:

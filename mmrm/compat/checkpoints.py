@@ -4,6 +4,7 @@ A pickle is a program. From torch 2.6 on ``torch.load`` refuses every global tha
 mmengine's own checkpoints; OneDL's mmengine then loads the file again and executes it. Where torch has an allow-list
 (2.4 or newer), :func:`apply` adds to it the few harmless things that mmengine's checkpoints hold, and makes all that
 loads through mmengine (``resume``, ``load_from``, ``init_cfg``, also from the web) keep to it, whatever the defaults.
+Files are checked as :func:`mmrm.utils.checkpoints.read_checkpoint` does it, checksums included.
 On older torch mmengine's loader stays as it is; :func:`mmrm.utils.checkpoints.read_checkpoint` refuses there too.
 """
 import functools
@@ -125,16 +126,20 @@ def apply() -> None:
 
     @functools.wraps(inner)
     def load_checkpoint(cls, filename, *args, **kwargs):
-        from ..utils.checkpoints import check_file, read_checkpoint, refusal
-        if os.path.isfile(os.path.expanduser(filename)):
+        from ..utils.checkpoints import check_content, check_file, read_checkpoint, refusal
+        local = os.path.exists(os.path.expanduser(filename))
+        if local:
             check_file(filename)
             if str(filename).endswith('.safetensors'):  # not every torch reads it
                 return read_checkpoint(filename)
         try:
             with weights_only():
-                return inner(cls, filename, *args, **kwargs)
+                checkpoint = inner(cls, filename, *args, **kwargs)
         except pickle.UnpicklingError as error:
             raise refusal(filename, error) from None
+        if local:
+            check_content(filename, checkpoint)
+        return checkpoint
 
     load_checkpoint.strict = True
     checkpoint.CheckpointLoader.load_checkpoint = classmethod(load_checkpoint)

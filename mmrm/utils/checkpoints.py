@@ -1,25 +1,35 @@
 """Reading checkpoint files without executing anything in them.
 
 A ``.pth`` file is a pickle, a program. mmrm reads it with ``weights_only=True`` and in no other way: tensors, plain
-Python values and what mmengine stores (:mod:`mmrm.compat.checkpoints`). For each way in which a file can be wrong there
-is a message that says which.
+Python values and what mmengine stores (:mod:`mmrm.compat.checkpoints`). torch itself compares no checksum; here those
+that a file carries are compared: the CRCs of torch's zip files and the SHA-256 of what mmrm exported. For each way in
+which a file can be wrong there is a message that says which.
 """
+import hashlib
 import io
+import json
 import os
 import pickle
 import pickletools
 import re
 import shlex
+import stat
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
-from typing import Any, List, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import torch
 
 from .errors import UserFileError, UserTypeError
 
 IF_TRUSTED = 'If you trust where it comes from, convert it once (this executes it) and use the new file:'
+COUNTER = 'num_batches_tracked'  # of batch norm
+DAMAGED = ('is empty', 'is truncated', 'is damaged', 'was changed')  # what a good neighbour is offered for
+# A file of these bytes may unpack to FACTOR times its size and SMALL more; one tensor of it to EXPANDED times.
+SMALL, FACTOR, EXPANDED = 1 << 24, 100, 4
+_sound: Dict[str, tuple] = {}  # checksums that were found right in this process, by path
 
 
 def read_checkpoint(path: Union[str, Path]) -> Any:
@@ -40,31 +50,123 @@ def read_checkpoint(path: Union[str, Path]) -> Any:
     path = Path(path).expanduser()
     check_file(path)
     if path.suffix == '.safetensors':
-        return _read_safetensors(path)
-    try:
-        return torch.load(path, map_location='cpu', weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise refusal(path, error) from None
-    except MemoryError:
-        raise
-    except Exception as error:  # a damaged file fails in many ways: EOFError, KeyError, RuntimeError ...
-        raise _damaged(path, error) from error
+        checkpoint = _read_safetensors(path)
+    else:
+        try:
+            checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise refusal(path, error) from None
+        except MemoryError:
+            raise
+        except Exception as error:  # a damaged file fails in many ways: EOFError, KeyError, RuntimeError ...
+            raise _damaged(path, error) from error
+    check_content(path, checkpoint)
+    return checkpoint
 
 
 def check_file(path: Union[str, Path]) -> None:
-    """Look at a file from outside, before anything loads it.
+    """Look at a file from outside, before anything loads it. Checksums are computed once per file and process.
 
     Args:
         path (str | Path): A file of ``torch.save`` or a ``.safetensors`` file.
 
     Raises:
-        UserFileError: If it is missing, a folder, empty, unreadable, truncated, or no such file by its first bytes.
+        UserFileError: If it is missing, no regular file, empty, unreadable, truncated, damaged, or no checkpoint by its
+            first bytes.
     """
     path = Path(path).expanduser()
-    _check_readable(path)
-    wrong = '' if path.suffix == '.safetensors' else _not_weights(path)
+    wrong = _unreadable(path) or _fault(path)
     if wrong:
-        raise UserFileError(f'checkpoint {path} {wrong}')
+        raise file_error(path, wrong)
+
+
+def check_content(path: Union[str, Path], checkpoint: Any) -> None:
+    """Look at what was read from a file, before anything computes with it.
+
+    Args:
+        path (str | Path): The file.
+        checkpoint (Any): What was read from it.
+
+    Raises:
+        UserFileError: If its tensors would take far more memory than the file has bytes, which an expanded tensor (one
+            number, repeated) can, if one has no values, or if mmrm wrote the file and the hash in it is of others.
+    """
+    path = Path(path).expanduser()
+    size, total, largest = path.stat().st_size, 0, ('', 0)
+    for name, tensor in _tensors(checkpoint):
+        if tensor.is_meta:
+            raise UserFileError(f'checkpoint {path}: tensor {name} has a shape and no values (it was saved from the '
+                                'device meta).')
+        if tensor.layout == torch.strided:  # others have no strides to repeat a number with
+            needed = tensor.numel() * tensor.element_size()
+            total, largest = total + needed, max(largest, (name, needed), key=lambda pair: pair[1])
+    if total > FACTOR * size + SMALL or largest[1] > EXPANDED * size + SMALL:
+        raise UserFileError(f'checkpoint {path} is refused: its tensors would take {_bytes(total)} of memory, '
+                            f'{largest[0]} alone {_bytes(largest[1])}, and the file has {_bytes(size)}.')
+    meta = meta_of(checkpoint, path)
+    if 'mmrm_version' in meta and 'sha256' in meta:
+        wrong = _once(path, 'sha256', lambda: _bad_hash(named_tensors(checkpoint), str(meta['sha256'])))
+        if wrong:
+            raise file_error(path, wrong)
+
+
+def named_tensors(checkpoint: Any) -> Any:
+    """The part of a checkpoint that holds the weights: its ``state_dict`` or ``model``, or itself."""
+    if isinstance(checkpoint, Mapping):
+        for name in ('state_dict', 'model'):
+            if isinstance(checkpoint.get(name), Mapping):
+                return checkpoint[name]
+    return checkpoint
+
+
+def meta_of(checkpoint: Any, file: Path) -> dict:
+    """What a file says of itself: ``meta`` in a checkpoint, on a bare state dict written here, in a safetensors header.
+
+    The authors' checkpoints have their ``epoch`` beside the weights.
+    """
+    if file.suffix == '.safetensors':
+        try:
+            meta = json.loads(_safetensors_header(file)['__metadata__']['meta'])
+        except (ValueError, KeyError, TypeError):  # none, or another program's
+            meta = None
+    elif isinstance(checkpoint, Mapping) and isinstance(checkpoint.get('meta'), Mapping):
+        meta = checkpoint['meta']
+    else:
+        meta = getattr(checkpoint, 'meta', None)
+    meta = dict(meta) if isinstance(meta, Mapping) else {}
+    if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get('epoch'), int):
+        meta.setdefault('epoch', checkpoint['epoch'])
+    return meta
+
+
+def tensor_hash(state_dict: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 of names, types, shapes and values, in the order of the names.
+
+    BN's counters are left out: some layouts lack them, and they change nothing in inference.
+    """
+    digest = hashlib.sha256()
+    for key in sorted(state_dict):
+        if key.endswith(COUNTER):
+            continue
+        tensor = state_dict[key].detach().cpu().contiguous()
+        digest.update(f'{key} {tensor.dtype} {tuple(tensor.shape)}\n'.encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def good_neighbour(path: Union[str, Path]) -> Optional[Path]:
+    """The newest checkpoint in the folder of a run's checkpoint that is another one and not damaged; None if none is.
+
+    A best one counts as the oldest: training cannot go on from it.
+    """
+    path = Path(path)
+    own = re.compile(r'(?:epoch|iter)_(\d+)\.pth|best_.+\.pth')
+    if not own.fullmatch(path.name):
+        return None
+    found = [(int(match[1] or -1), other.name, other) for other in path.parent.glob('*.pth')
+             for match in [own.fullmatch(other.name)] if match and other.name != path.name]
+    return next((other for _, _, other in sorted(found, reverse=True) if not (_unreadable(other) or _fault(other))),
+                None)
 
 
 def convert_command(path: Union[str, Path]) -> str:
@@ -144,50 +246,62 @@ def _reason(message: str) -> str:
     return lines[-1].rpartition('WeightsUnpickler error: ')[2] if lines else 'no reason given'
 
 
-def _check_readable(path: Path) -> None:
-    """Raise if there is no file at ``path`` with something in it."""
+def file_error(path: Union[str, Path], wrong: str) -> UserFileError:
+    """The error for a file that is ``wrong`` ('is truncated ...'). For a damaged one it names a good one beside it.
+
+    Its attribute ``wrong`` is the message without that offer.
+    """
+    message = f'checkpoint {path} {wrong}'
+    other = good_neighbour(path) if wrong.startswith(DAMAGED) else None
+    error = UserFileError(f'{message} The newest good one beside it is {other}' if other else message)
+    error.wrong = message
+    return error
+
+
+def _unreadable(path: Path) -> str:
+    """Why ``path`` is no file with something in it; '' if it is one. Only a regular file is opened: the others hang."""
     if re.match(r'[A-Za-z][\w+.-]+:/', str(path)):
-        raise UserFileError(f'checkpoint {path} is an address. Download the file and give its path.')
-    if path.is_dir():
-        files = sorted(file.name for file in path.iterdir() if file.suffix in ('.pth', '.pt', '.safetensors'))
-        hint = f'Give one of its files: {", ".join(files[:5])}.' if files else 'There is no .pth file in it.'
-        raise UserFileError(f'checkpoint {path} is a folder, not a file. {hint}')
+        return 'is an address. Download the file and give its path.'
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            files = sorted(file.name for file in path.iterdir() if file.suffix in ('.pth', '.pt', '.safetensors'))
+            hint = f'Give one of its files: {", ".join(files[:5])}.' if files else 'There is no .pth file in it.'
+            return f'is a folder, not a file. {hint}'
+        if not stat.S_ISREG(mode):
+            kinds = ((stat.S_ISFIFO, 'a pipe'), (stat.S_ISSOCK, 'a socket'), (stat.S_ISCHR, 'a device'),
+                     (stat.S_ISBLK, 'a device'))
+            kind = next((name for test, name in kinds if test(mode)), 'something else')
+            return f'is not a regular file but {kind}. Write it to a file and give its path.'
         with open(path, 'rb') as file:
-            empty = not file.read(1)
+            return '' if file.read(1) else 'is empty (0 bytes).'
     except FileNotFoundError:
-        raise UserFileError(f'checkpoint {path} does not exist.') from None
+        return 'does not exist.'
     except PermissionError:
-        raise UserFileError(f'checkpoint {path} may not be read: no permission.') from None
+        return 'may not be read: no permission.'
     except OSError as error:
-        raise UserFileError(f'checkpoint {path} cannot be read: {error.strerror or error}.') from None
-    if empty:
-        raise UserFileError(f'checkpoint {path} is empty (0 bytes).')
+        return f'cannot be read: {error.strerror or error}.'
 
 
-def _not_weights(path: Path) -> str:
-    """What a file is instead of one of ``torch.save``; '' if it may be one."""
+def _fault(path: Path) -> str:
+    """What a readable file is instead of a whole checkpoint; '' if it may be one."""
     with open(path, 'rb') as file:
         head = file.read(256)
+    if path.suffix == '.safetensors':
+        return _bad_safetensors(path) if head[8:9] == b'{' else _no_checkpoint(head)
     if head.startswith(b'PK\x03\x04'):  # the very bytes by which torch knows its zip files
-        if not zipfile.is_zipfile(path):
-            return f'is truncated: a zip file of {path.stat().st_size} bytes without its end. Copy it again.'
-        try:
-            with zipfile.ZipFile(path) as archive:
-                names = {name.partition('/')[2] for name in archive.namelist()}
-        except zipfile.BadZipFile as error:
-            return f'is damaged: {error}. Copy it again.'
-        if 'data.pkl' not in names:
-            return 'is a zip file, but not one of torch.save (there is no data.pkl in it).'
-        if 'constants.pkl' in names:
-            return 'is a TorchScript program, not weights. Save the state_dict() of the model instead.'
-        return ''
+        return _bad_zip(path)
     if tarfile.is_tarfile(path):
         # Not left to torch: before 2.6 it executes code from such a file even with weights_only=True.
         return ('is a tar file: an archive to be unpacked first, or a checkpoint of torch before 0.1.10, which cannot '
                 f'be read without executing code from it. {IF_TRUSTED}\n{convert_command(path)}')
-    if head.startswith(b'\x80'):  # a pickle, the format of torch before 1.6
+    if head.startswith(b'\x80'):  # a pickle, the format of torch before 1.6, which has no checksums
         return ''
+    return _no_checkpoint(head)
+
+
+def _no_checkpoint(head: bytes) -> str:
+    """What to say of a file that begins with ``head``."""
     text = head.decode('utf-8', 'replace').strip()
     if sum((char.isprintable() and char != '\ufffd') or char.isspace() for char in text) > 0.9 * len(text):
         return (f'is text, not a checkpoint: it begins with {text[:60]!r}. A web page or a pointer saved in its place? '
@@ -195,9 +309,109 @@ def _not_weights(path: Path) -> str:
     return f'is not a checkpoint: it begins with the bytes {head[:8]!r}.'
 
 
+def _bad_zip(path: Path) -> str:
+    """What is wrong with a zip file of ``torch.save``; '' if nothing is. Memory stays at a megabyte."""
+    size = path.stat().st_size
+    if not zipfile.is_zipfile(path):
+        return f'is truncated: a zip file of {size} bytes without its end. Copy it again.'
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            names = {entry.filename.partition('/')[2] for entry in entries}
+            if 'data.pkl' not in names:
+                return 'is a zip file, but not one of torch.save (there is no data.pkl in it).'
+            if 'constants.pkl' in names:
+                return 'is a TorchScript program, not weights. Save the state_dict() of the model instead.'
+            unpacked = sum(entry.file_size for entry in entries)
+            if unpacked > FACTOR * size + SMALL:  # torch.save does not compress at all
+                return f'is refused: its {_bytes(size)} would unpack to {_bytes(unpacked)}.'
+            if not any(entry.CRC for entry in entries):  # saved after torch.serialization.set_crc32_options(False)
+                return ''
+            return _once(path, 'crc', lambda: _bad_checksum(archive))
+    except (zipfile.BadZipFile, EOFError, RuntimeError, ValueError, zlib.error) as error:  # all from wrong headers
+        return f'is damaged: {error or "it ends too early"}. Copy it again.'
+
+
+def _bad_checksum(archive: zipfile.ZipFile) -> str:
+    for entry in archive.infolist():
+        try:
+            with archive.open(entry) as stream:
+                while stream.read(1 << 20):  # its end compares the checksum
+                    pass
+        except zipfile.BadZipFile as error:
+            told = 'its checksum is wrong' if 'CRC' in str(error) else error
+            return f'is damaged in its part {entry.filename.partition("/")[2]}: {told}. Copy it again.'
+    return ''
+
+
+def _bad_hash(tensors: Mapping, sha256: str) -> str:
+    if sha256 == tensor_hash({str(key): value for key, value in tensors.items() if isinstance(value, torch.Tensor)}):
+        return ''
+    return (f'was changed or damaged after it was written: its tensors do not have the hash {sha256[:16]}... that it '
+            'carries. Export it again.')
+
+
+def _bad_safetensors(path: Path) -> str:
+    """What is wrong with the header and the length of a safetensors file, which has no checksum; '' if nothing is."""
+    size = path.stat().st_size
+    with open(path, 'rb') as file:
+        start = 8 + int.from_bytes(file.read(8), 'little')
+    if start > size:
+        return f'is truncated: its header is {_bytes(start)} long, the file {_bytes(size)}. Copy it again.'
+    try:
+        header = _safetensors_header(path)
+        end = start + max((entry['data_offsets'][1] for name, entry in header.items() if name != '__metadata__'),
+                          default=0)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return 'is damaged: its header cannot be read. Copy it again.'
+    if end != size:
+        what = 'truncated' if end > size else 'damaged'
+        return f'is {what}: by its header it should have {end} bytes, it has {size}. Copy it again.'
+    return ''
+
+
+def _safetensors_header(path: Path) -> dict:
+    """The JSON at the beginning of a safetensors file; a ValueError for what is none."""
+    with open(path, 'rb') as file:
+        length = int.from_bytes(file.read(8), 'little')
+        return json.loads(file.read(length).decode())
+
+
+def _tensors(value: Any) -> Iterator[Tuple[str, torch.Tensor]]:
+    """All tensors in nested dicts, lists and tuples, with their names; each container once."""
+    stack, seen = [('', value)], set()
+    while stack:
+        name, value = stack.pop()
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+            stack.extend((f'{name}.{key}'.lstrip('.'), item) for key, item in pairs)
+
+
+def _bytes(number: float) -> str:
+    """A number of bytes in words: '1.7 KB', '4.0 TB'."""
+    units = iter(('bytes', 'KB', 'MB', 'GB', 'TB'))
+    unit = next(units)
+    while number >= 1000 and unit != 'TB':
+        number, unit = number / 1000, next(units)
+    return f'{number:.0f} {unit}' if unit == 'bytes' else f'{number:.1f} {unit}'
+
+
+def _once(path: Path, check: str, run: Callable[[], str]) -> str:
+    """What ``run`` finds wrong with a file; a file that it found right is not checked again while it stays as it is."""
+    found = path.stat()
+    key = f'{check} {path.absolute()}'
+    stamp = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    wrong = '' if _sound.get(key) == stamp else run()
+    if not wrong:
+        _sound[key] = stamp
+    return wrong
+
+
 def _damaged(path: Union[str, Path], error: Exception) -> UserFileError:
-    return UserFileError(f'checkpoint {path} is truncated or damaged ({type(error).__name__}: {_reason(str(error))}). '
-                         'Copy it again.')
+    return file_error(path, f'is truncated or damaged ({type(error).__name__}: {_reason(str(error))}). Copy it again.')
 
 
 def _read_safetensors(path: Path) -> dict:

@@ -7,9 +7,10 @@ from typing import Optional, Union
 
 import torch
 
+from ..utils.checkpoints import COUNTER
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.files import atomic_write, check_out
-from .layouts import COUNTER, Network, StateDict, abbreviate, describe, identify, pvt_to_timm, split, strip_prefix
+from .layouts import Network, StateDict, abbreviate, describe, identify, pvt_to_timm, split, strip_prefix
 from .provenance import origin, read_weights
 from .strict import find_checkpoint
 

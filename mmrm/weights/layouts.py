@@ -24,7 +24,6 @@ HEADS = {
 }
 # Added to names by wrappers: DDP's and torch.compile's before all of it, in any order, torch.compile's also inside.
 WRAPPERS = re.compile(r'^(?:(?:module|_orig_mod)\.)+|(?<=\.)_orig_mod\.')
-COUNTER = 'num_batches_tracked'
 
 
 class Network(NamedTuple):

@@ -15,8 +15,9 @@ from mmengine.model.weight_init import update_init_info
 from mmengine.registry import WEIGHT_INITIALIZERS
 
 from ..utils import paths
+from ..utils.checkpoints import COUNTER
 from ..utils.errors import UserFileError, UserTypeError, UserValueError
-from .layouts import COUNTER, Network, StateDict, abbreviate, describe, split
+from .layouts import Network, StateDict, abbreviate, describe, split
 from .provenance import read_weights, tensor_hash
 from .runs import weights_of_run
 

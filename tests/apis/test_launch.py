@@ -23,11 +23,12 @@ from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
 from tiny_run import BESIDE, in_pure_python, write_run
 
+from mmrm import weights
 from mmrm.apis import launch, preflight
 from mmrm.engine.runner import CrashSafeCheckpointHook, Runner, cpu_wrapper
 from mmrm.utils import paths
 from mmrm.utils.config import datasets
-from mmrm.utils.errors import UserError
+from mmrm.utils.errors import UserError, cli
 
 
 @pytest.fixture(autouse=True)
@@ -628,6 +629,38 @@ def test_truncated_checkpoint_is_named_and_so_is_the_older_one(error, trained, t
     assert str(newest) in error(launch.train, trained[0], '--work-dir', tmp_path / 'new', '--cfg-options',
                                 f'load_from={newest}')
     assert content(work) == before
+
+
+def test_a_damaged_checkpoint_is_named_wherever_it_is_read_and_so_is_the_older_one(error, trained, tmp_path):
+    """64 bytes in the middle are flipped, which torch alone reads over."""
+    work = tmp_path / 'work'
+    shutil.copytree(trained[1], work)
+    newest, older = work / 'epoch_2.pth', work / 'epoch_1.pth'
+    data = bytearray(newest.read_bytes())
+    middle = len(data) // 2
+    data[middle:middle + 64] = bytes(byte ^ 0xff for byte in data[middle:middle + 64])
+    newest.write_bytes(data)
+    (work / 'last_checkpoint').write_text(str(newest))
+    before = content(work)
+
+    def told(function, *argv):
+        message = error(function, *argv)
+        assert f'checkpoint {newest} is damaged in its part data/' in message and str(older) in message
+        return message
+
+    assert f'--resume {older}' in told(launch.train, trained[0], '--work-dir', work, '--resume')
+    told(launch.train, trained[0], '--work-dir', work, '--resume', newest)
+    told(launch.train, trained[0], '--work-dir', tmp_path / 'new', '--cfg-options', f'load_from={newest}')
+    told(launch.test, trained[0], newest)
+    strict = f"model['init_cfg'] = dict(type='StrictPretrained', checkpoint={str(newest)!r})\n"
+    told(launch.train, write_run(tmp_path, more=strict), '--work-dir', tmp_path / 'fine')
+    for name in ('export_backbone', 'export_classifier', 'convert'):
+        told(cli(lambda argv, name=name: getattr(weights, name)(*argv)), newest, tmp_path / 'out.pth')
+    (work / 'best_accuracy_top1_epoch_1.pth').unlink(missing_ok=True)
+    (work / 'best_accuracy_top1_epoch_2.pth').unlink(missing_ok=True)
+    told(cli(lambda argv: weights.export_backbone(*argv)), work, tmp_path / 'out.pth')
+    assert not (tmp_path / 'out.pth').exists() and not list((tmp_path / 'new').glob('*.pth'))
+    assert {path: data for path, data in before.items() if 'best_' not in path} == content(work)
 
 
 def test_best_checkpoint_cannot_be_resumed_from(error, trained):

@@ -243,8 +243,21 @@ def test_a_damaged_checkpoint_is_named_by_mmengine_too(trained, tmp_path):
         load_checkpoint(Line(), str(tmp_path / 'half.pth'))
     with pytest.raises(UserFileError, match=r'page.pth is text.*<!DOCTYPE html>'):
         load_checkpoint(Line(), str(tmp_path / 'page.pth'))
+    data = bytearray(trained.read_bytes())
+    data[len(data) // 2:len(data) // 2 + 64] = bytes(64)
+    (tmp_path / 'flipped.pth').write_bytes(data)
+    with pytest.raises(UserFileError, match=r'flipped.pth is damaged'):
+        load_checkpoint(Line(), str(tmp_path / 'flipped.pth'))
     with pytest.raises(FileNotFoundError):
         load_checkpoint(Line(), str(tmp_path / 'none.pth'))
+
+
+def test_mmengine_neither_opens_a_device_nor_takes_a_repeated_number_for_weights(tmp_path):
+    with pytest.raises(UserFileError, match=r'/dev/zero is not a regular file but a device'):
+        load_checkpoint(Line(), '/dev/zero')
+    torch.save({'fc.weight': torch.zeros(1).expand(10**6, 10**6)}, tmp_path / 'bomb.pth')
+    with pytest.raises(UserFileError, match=r'bomb.pth is refused: .*fc.weight alone 4\.0 TB'):
+        load_checkpoint(Line(), str(tmp_path / 'bomb.pth'))
 
 
 def test_applying_twice_changes_nothing():

@@ -4,16 +4,20 @@ import io
 import os
 import pickle
 import shlex
+import socket
+import stat
 import subprocess
 import sys
 import tarfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from mmrm.utils.checkpoints import convert_command, read_checkpoint
+from mmrm.utils import checkpoints
+from mmrm.utils.checkpoints import check_file, convert_command, read_checkpoint
 from mmrm.utils.errors import UserFileError, UserTypeError
 
 pytestmark = pytest.mark.filterwarnings('ignore:Detected pickle protocol', 'ignore:.torch.jit')
@@ -43,10 +47,22 @@ def test_safetensors_come_back_as_a_dict_of_tensors(tmp_path):
     saved = weights()
     safetensors.save_file(saved, tmp_path / 'weights.safetensors')
     assert same(read_checkpoint(tmp_path / 'weights.safetensors'), saved)
-    data = (tmp_path / 'weights.safetensors').read_bytes()
-    (tmp_path / 'half.safetensors').write_bytes(data[:len(data) // 2])
-    with pytest.raises(UserFileError, match=r'half.safetensors is truncated or damaged'):
-        read_checkpoint(tmp_path / 'half.safetensors')
+
+
+@pytest.mark.parametrize('change, told', [
+    (lambda data: data[:len(data) // 4], 'is truncated: its header is'),
+    (lambda data: data[:-1], r'is truncated: by its header it should have \d+ bytes, it has'),
+    (lambda data: data + b'more', r'is damaged: by its header it should have \d+ bytes'),
+    (lambda data: data.replace(b'"data_offsets"', b'"date_offsets"'), 'is damaged: its header cannot be read'),
+    (lambda data: data.replace(b'"F32"', b'"F99"'), 'is truncated or damaged'),
+    (lambda data: b'<html>not found</html>', 'is text, not a checkpoint'),
+])
+def test_safetensors_have_a_header_and_a_length_to_be_checked(change, told, tmp_path):
+    safetensors = pytest.importorskip('safetensors.torch')
+    safetensors.save_file(weights(), tmp_path / 'weights.safetensors')
+    (tmp_path / 'bad.safetensors').write_bytes(change((tmp_path / 'weights.safetensors').read_bytes()))
+    with pytest.raises(UserFileError, match=rf'bad.safetensors {told}'):
+        read_checkpoint(tmp_path / 'bad.safetensors')
 
 
 def test_a_path_of_a_wrong_type_is_refused():
@@ -202,3 +218,160 @@ def test_numpy_numbers_are_weights_too_where_torch_has_an_allow_list(tmp_path):
         pytest.skip('this torch has none')
     torch.save(dict(best=np.float64(.5)), tmp_path / 'numbers.pth')
     assert read_checkpoint(tmp_path / 'numbers.pth') == dict(best=.5)
+
+
+# ------------------------------------------------------------------------------------------------------------ checksums
+def damage(path: Path) -> Path:
+    """Flip 64 bytes in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle:middle + 64] = bytes(byte ^ 0xff for byte in data[middle:middle + 64])
+    path.write_bytes(data)
+    return path
+
+
+def save_run(folder: Path, *names: str) -> None:
+    for name in names:
+        torch.save(dict(state_dict={str(i): torch.randn(30, 30) for i in range(4)}), folder / name)
+
+
+def test_damage_that_torch_reads_over_is_named_with_its_place(tmp_path):
+    save_run(tmp_path, 'weights.pth')
+    path = damage(tmp_path / 'weights.pth')
+    torch.load(path, weights_only=True)  # says nothing
+    for read in (read_checkpoint, check_file):
+        with pytest.raises(UserFileError, match=r'weights.pth is damaged in its part data/\d: its checksum is wrong'):
+            read(path)
+
+
+@pytest.mark.parametrize('position', [.001, .01, .3, .7, .97, .995])
+def test_damage_is_never_read_over_wherever_it_is(position, tmp_path):
+    save_run(tmp_path, 'weights.pth')
+    before, data = read_checkpoint(tmp_path / 'weights.pth'), bytearray((tmp_path / 'weights.pth').read_bytes())
+    start = int(position * len(data))
+    data[start:start + 64] = bytes(byte ^ 0xff for byte in data[start:start + 64])
+    (tmp_path / 'other.pth').write_bytes(data)
+    try:
+        after = read_checkpoint(tmp_path / 'other.pth')
+    except UserFileError as error:
+        assert 'other.pth is' in str(error)
+    else:  # it was between the parts
+        assert same(before['state_dict'], after['state_dict'])
+
+
+def test_the_newest_good_checkpoint_of_the_folder_is_offered(tmp_path):
+    save_run(tmp_path, *(f'epoch_{number}.pth' for number in (2, 9, 10, 11)), 'best_accuracy_top1_epoch_9.pth')
+    os.utime(tmp_path / 'epoch_2.pth', (2e9, 2e9))  # copied last
+    for name in ('epoch_10.pth', 'epoch_11.pth'):
+        damage(tmp_path / name)
+    for name in ('epoch_11.pth', 'epoch_10.pth'):
+        with pytest.raises(UserFileError, match=rf'{name} is damaged.* good one beside it is {tmp_path}/epoch_9.pth'):
+            read_checkpoint(tmp_path / name)
+    (tmp_path / 'epoch_9.pth').write_bytes(b'')
+    with pytest.raises(UserFileError, match=r'epoch_9.pth is empty.*beside it is .*/epoch_2.pth'):
+        read_checkpoint(tmp_path / 'epoch_9.pth')
+    (tmp_path / 'epoch_2.pth').unlink()
+    with pytest.raises(UserFileError, match=r'epoch_11.pth is .*/best_accuracy_top1_epoch_9.pth'):
+        read_checkpoint(tmp_path / 'epoch_11.pth')
+    damage(tmp_path / 'best_accuracy_top1_epoch_9.pth')
+    with pytest.raises(UserFileError, match=r'best_accuracy_top1_epoch_9.pth is damaged.*Copy it again.$'):
+        read_checkpoint(tmp_path / 'best_accuracy_top1_epoch_9.pth')
+
+
+def test_a_file_of_another_kind_has_no_neighbours(tmp_path):
+    save_run(tmp_path, 'epoch_1.pth', 'weights.pth')
+    with pytest.raises(UserFileError, match=r'Copy it again.$'):
+        read_checkpoint(damage(tmp_path / 'weights.pth'))
+
+
+@pytest.mark.skipif(not hasattr(torch.serialization, 'set_crc32_options'), reason='this torch always writes CRCs')
+def test_a_file_saved_without_checksums_is_no_damaged_file(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        save_run(tmp_path, 'weights.pth')
+    finally:
+        torch.serialization.set_crc32_options(True)
+    with zipfile.ZipFile(tmp_path / 'weights.pth') as archive:
+        assert archive.testzip()  # zipfile alone would cry wolf
+    assert len(read_checkpoint(tmp_path / 'weights.pth')['state_dict']) == 4
+
+
+def test_checksums_are_computed_once_until_the_file_changes(tmp_path, monkeypatch):
+    save_run(tmp_path, 'weights.pth')
+    calls, check = [], checkpoints._bad_checksum
+    monkeypatch.setattr(checkpoints, '_bad_checksum', lambda archive: calls.append(1) or check(archive))
+    for _ in range(3):
+        read_checkpoint(tmp_path / 'weights.pth')
+    assert len(calls) == 1
+    damage(tmp_path / 'weights.pth')
+    os.utime(tmp_path / 'weights.pth', (1e9, 1e9))
+    for count in (2, 3):
+        with pytest.raises(UserFileError, match='is damaged'):
+            read_checkpoint(tmp_path / 'weights.pth')
+        assert len(calls) == count
+
+
+# ------------------------------------------------------------------------------------------- files that are no files
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='needs POSIX')
+@pytest.mark.parametrize('kind', ['a pipe', 'a socket', 'a device'])
+def test_what_would_hang_is_refused_unopened(kind, tmp_path, monkeypatch):
+    path = tmp_path / 'epoch_1.pth'
+    if kind == 'a pipe':
+        os.mkfifo(path)
+    elif kind == 'a socket':
+        monkeypatch.chdir(tmp_path)  # its path must be short
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)
+    else:
+        path.symlink_to('/dev/zero')
+        assert stat.S_ISCHR(path.stat().st_mode)
+    monkeypatch.setattr('builtins.open', lambda *args, **kwargs: pytest.fail('it was opened'))
+    for read in (read_checkpoint, check_file):
+        with pytest.raises(UserFileError, match=rf'epoch_1.pth is not a regular file but {kind}'):
+            read(path)
+
+
+# ------------------------------------------------------------------------------------------ files larger than they are
+def test_a_tensor_that_repeats_one_number_a_trillion_times_is_refused(tmp_path):
+    path = tmp_path / 'bomb.pth'
+    torch.save(dict(state_dict={'a.weight': torch.ones(3), 'b.weight': torch.zeros(1).expand(10**6, 10**6)}), path)
+    assert path.stat().st_size < 3000
+    with pytest.raises(UserFileError, match=r'bomb.pth is refused: .* state_dict\.b\.weight alone 4\.0 TB.*KB'):
+        read_checkpoint(path)
+
+
+def test_many_tensors_of_one_storage_are_refused_too(tmp_path):
+    storage = torch.zeros(500_000)
+    torch.save([storage[:] for _ in range(1000)], tmp_path / 'bomb.pth')
+    with pytest.raises(UserFileError, match=r'its tensors would take 2\.0 GB of memory.*2\.\d MB'):
+        read_checkpoint(tmp_path / 'bomb.pth')
+
+
+def test_a_few_repeated_or_shared_numbers_are_no_bomb(tmp_path):
+    shared = torch.randn(40_000)
+    saved = {'mask': torch.ones(1).expand(200), **{f'{i}.weight': shared for i in range(24)}}
+    torch.save(saved, tmp_path / 'tied.pth')
+    assert same(read_checkpoint(tmp_path / 'tied.pth'), saved)
+
+
+def test_a_tensor_without_values_is_refused(tmp_path):
+    torch.save({'fc.weight': torch.empty(2, 3, device='meta')}, tmp_path / 'meta.pth')
+    with pytest.raises(UserFileError, match=r'tensor fc.weight has a shape and no values'):
+        read_checkpoint(tmp_path / 'meta.pth')
+
+
+def test_a_zip_file_that_unpacks_to_far_more_is_refused_unread(tmp_path, monkeypatch):
+    save_run(tmp_path, 'weights.pth')
+    for name, megabytes in (('packed.pth', 0), ('bomb.pth', 64)):
+        with zipfile.ZipFile(tmp_path / 'weights.pth') as source, \
+                zipfile.ZipFile(tmp_path / name, 'w', zipfile.ZIP_DEFLATED) as archive:
+            for entry in source.namelist():
+                archive.writestr(entry, source.read(entry))
+            with archive.open('weights/data/99', 'w') as stream:
+                for _ in range(megabytes):
+                    stream.write(bytes(1 << 20))
+    assert same(read_checkpoint(tmp_path / 'packed.pth')['state_dict'],
+                read_checkpoint(tmp_path / 'weights.pth')['state_dict'])  # zipped again by somebody
+    monkeypatch.setattr(torch, 'load', lambda *args, **kwargs: pytest.fail('torch.load was called'))
+    with pytest.raises(UserFileError, match=r'bomb.pth is refused: its \d+\.\d KB would unpack to 67\.1 MB'):
+        read_checkpoint(tmp_path / 'bomb.pth')

@@ -6,10 +6,11 @@ import pytest
 import torch
 import torchvision
 from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import load_checkpoint
 from safetensors import safe_open
 
 from mmrm.utils.errors import UserFileError, UserValueError
-from mmrm.weights import export_backbone, export_classifier, load_backbone, read_checkpoint
+from mmrm.weights import convert, export_backbone, export_classifier, load_backbone, read_checkpoint
 from mmrm.weights.provenance import tensor_hash
 
 from networks import PyramidNet, backbone, classifier, logits, release, shake  # isort: skip
@@ -183,15 +184,39 @@ def test_outputs_carry_their_hash_and_origin(layout, suffix, trained, tmp_path):
     assert 'mmrm_version' in meta
 
 
-@pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
-def test_a_changed_file_is_noticed(suffix, trained, tmp_path):
+@pytest.mark.parametrize('suffix, told', [('.pth', 'is damaged in its part data/'), ('.safetensors', 'changed or')])
+def test_a_damaged_file_is_noticed_by_every_reader(suffix, told, trained, tmp_path):
     out = tmp_path / f'out{suffix}'
     export_backbone(trained, out)
     raw = bytearray(out.read_bytes())
     raw[len(raw) // 2] ^= 1  # one bit in the middle of the tensors
     out.write_bytes(raw)
-    with pytest.raises(UserFileError, match='changed or damaged'):
+    with pytest.raises(UserFileError, match=rf'out{suffix} .*{told}'):
         load_backbone(backbone('mmdet', **R18), out)
+    with pytest.raises(UserFileError, match=rf'out{suffix} .*{told}'):
+        load_checkpoint(backbone('mmdet', **R18), str(out))  # mmengine's
+
+
+@pytest.mark.parametrize('layout', ['backbone', 'torchvision'])
+def test_a_file_that_was_changed_and_saved_again_is_noticed(layout, trained, tmp_path):
+    """Its checksums are right, but the note in it is of other tensors."""
+    out = tmp_path / 'out.pth'
+    export_backbone(trained, out) if layout == 'backbone' else export_classifier(trained, out, layout=layout)
+    changed = torch.load(out, weights_only=True)
+    (changed['state_dict'] if layout == 'backbone' else changed)['conv1.weight'][0, 0, 0, 0] += 1
+    torch.save(changed, out)
+    for read in (lambda: read_checkpoint(out), lambda: load_checkpoint(backbone('mmdet', **R18), str(out))):
+        with pytest.raises(UserFileError, match='was changed or damaged after it was written'):
+            read()
+
+
+def test_a_tensor_of_terabytes_is_not_asked_for(resnet, tmp_path):
+    big = {**resnet.state_dict(), 'head.fc.weight': torch.zeros(1).expand(2 * 10**9, 512)}
+    torch.save(big, tmp_path / 'bomb.pth')
+    for export in (export_backbone, export_classifier, convert):
+        with pytest.raises(UserFileError, match=r'bomb.pth is refused: .*head\.fc\.weight alone 4\.1 TB'):
+            export(tmp_path / 'bomb.pth', tmp_path / 'out.pth')
+    assert [path.name for path in tmp_path.iterdir()] == ['bomb.pth']
 
 
 def test_an_export_holds_no_more_than_its_tensors(trained, tmp_path):
