@@ -131,9 +131,10 @@ def train(argv: Optional[Sequence[str]] = None) -> None:
     """``tools/train.py``. ``argv`` defaults to the command line."""
     args = train_parser().parse_args(argv)
     start_process(args)
-    with messages(args):
+    with messages(args), contextlib.ExitStack() as held:
         with same_on_every_process(args):
             cfg = prepare_train(args)
+            held.enter_context(preflight.claimed(cfg, args))
             runner = build_runner(cfg)
             preflight.check_free_space(runner)
             check_placement(runner.model)
@@ -144,6 +145,7 @@ def train(argv: Optional[Sequence[str]] = None) -> None:
         if args.overwrite and not cfg.resume:
             preflight.set_aside(runner)
         runner.train()
+        held.close()
         leave_processes()
 
 
@@ -245,6 +247,7 @@ def prepare_train(args: argparse.Namespace) -> Config:
     preflight.find_data(cfg, ('train', 'val'))
     default = paths.default_work_dir(config, args.seed)
     cfg.work_dir = args.work_dir = str(preflight.choose_work_dir(args.work_dir, cfg, default))
+    preflight.check_unused(cfg, args)
     preflight.set_resume(cfg, args.resume, args.overwrite)
     if local_rank() == 0:
         preflight.check_work_dir(cfg.work_dir)

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Iterator, List, Optional, Sequence
 
 import torch
 from mmengine.config import Config
@@ -181,6 +181,46 @@ def check_work_dir(work_dir: str) -> None:
         raise UserFileError(f'{work_dir} is a file, not a folder; give another --work-dir.') from None
     except OSError as error:
         raise UserFileError(f'{work_dir} cannot be written to: {error.strerror}; give another --work-dir.') from error
+
+
+def check_unused(cfg: Config, args: argparse.Namespace) -> None:
+    """Raise if another run trains in this one's folders: the two would write over each other."""
+    if is_first(args):
+        for folder in run_folders(cfg):
+            holder = writing.lock_holder(folder / writing.RUN_LOCK)
+            if holder:
+                raise in_use(folder, holder)
+
+
+@contextlib.contextmanager
+def claimed(cfg: Config, args: argparse.Namespace) -> Iterator[None]:
+    """Inside, the folders of a run are its own. The first of its processes holds their locks, for all."""
+    with contextlib.ExitStack() as held:
+        for folder in run_folders(cfg) if is_first(args) else ():
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(writing.locked(folder / writing.RUN_LOCK))
+            except writing.LockedError as error:
+                raise in_use(folder, error.holder) from None
+        yield
+
+
+def in_use(folder: Path, holder: str) -> UserFileError:
+    """The error for a folder that another run writes to."""
+    return UserFileError(f'work dir {folder} is in use: {holder}, trains there. Wait for it or end it, or give another '
+                         '--work-dir.')
+
+
+def run_folders(cfg: Config) -> List[Path]:
+    """The work dir of a run and, if that is another one on a disk, the folder of its checkpoints."""
+    folders = {Path(cfg.work_dir): None, checkpoint_dir(cfg): None}  # in this order, each once
+    return [folder for folder in folders if folder is not None]
+
+
+def is_first(args: argparse.Namespace) -> bool:
+    """Whether this process is the first of its run, or starts the first."""
+    variable = RANK_VARIABLES.get(args.launcher, {}).get('RANK', 'NODE_RANK' if hasattr(args, 'gpus') else '')
+    return int(os.environ.get(variable) or 0) == 0
 
 
 def check_out(out: str, overwrite: bool) -> None:

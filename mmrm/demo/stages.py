@@ -6,7 +6,6 @@ what it found is kept there, so that a second call goes on where the first one e
 """
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -25,7 +24,7 @@ from rich.table import Table
 from ..experiments.jobs import clock, cores
 from ..utils import logs, paths
 from ..utils.errors import UserError, UserFileError, UserValueError
-from ..utils.files import write_text
+from ..utils.files import LockedError, locked, write_text
 from ..version import __version__
 from .config import find_config, read_config
 from .world import CLASSES, VERSION, make_world
@@ -34,6 +33,7 @@ from .world import CLASSES, VERSION, make_world
 WORLD = dict(seed=0, classification=(1600, 400), scenes=(320, 100))
 QUICK_WORLD = dict(seed=0, classification=(64, 16), scenes=(16, 8))
 WEIGHTS = ('random', 'baseline', 'rm')
+LOCK = '.demo.lock'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,26 +129,23 @@ def claimed(work_dir: Path) -> Iterator[None]:
     Raises:
         UserFileError: If it holds something else, cannot be written, or another demo works in it.
     """
-    marker = work_dir / 'demo.json'
+    marker, held = work_dir / 'demo.json', contextlib.ExitStack()
     if work_dir.exists() and not work_dir.is_dir():
         raise UserFileError(f'--work-dir {work_dir} is a file; a folder is needed.')
-    if work_dir.is_dir() and any(work_dir.iterdir()) and not marker.exists():
+    if work_dir.is_dir() and any(path.name != LOCK for path in work_dir.iterdir()) and not marker.exists():
         raise UserFileError(f'--work-dir {work_dir} holds files that are not the demo\'s. They are left as they are; '
                             'choose another folder.')
     try:
         work_dir.mkdir(parents=True, exist_ok=True)
-        lock = open(marker, 'a+')  # noqa: SIM115, held open as long as the demo runs
+        held.enter_context(locked(work_dir / LOCK))
+    except LockedError as error:
+        raise UserFileError(f'another demo is running in {work_dir}: {error.holder}. Wait for it, or choose another '
+                            '--work-dir.') from None
     except OSError as error:
         raise UserFileError(f'--work-dir {work_dir} cannot be written: {error.strerror}.') from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserFileError(f'another demo is running in {work_dir}. Wait for it, or choose another '
-                                '--work-dir.') from None
-        if not lock.tell():
-            lock.write(json.dumps(dict(mmrm=__version__)))
-            lock.flush()
+    with held:
+        if not marker.exists():
+            write_text(marker, json.dumps(dict(mmrm=__version__)))
         yield
 
 

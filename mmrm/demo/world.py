@@ -25,7 +25,7 @@ import cv2
 import numpy as np
 
 from ..utils.errors import UserFileError, UserTypeError, UserValueError
-from ..utils.files import umask
+from ..utils.files import put_in_place, umask
 
 # Counts in world.json; a change of what is drawn is a new version.
 VERSION = 1
@@ -389,7 +389,7 @@ def make_world(root: Union[str, Path],
             _write_scenes(temporary, seed, split, places, *scene_size)
         (temporary / 'world.json').write_text(json.dumps(stamp))
         temporary.chmod(0o777 & ~umask())
-        os.rename(temporary, root)
+        put_in_place(temporary, root)
     except OSError as error:
         # Another process may have been faster.
         if not _is_made(root, stamp):

@@ -3,14 +3,13 @@
 The configs hold the protocol; here is what differs from run to run: the method, the seed, and with the seed the images.
 """
 import json
-import os
 import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
 from ..utils.errors import UserFileError, UserValueError
-from ..utils.files import write_text
+from ..utils.files import locked, write_text
 from ..utils.paths import find_config, home
 from ..utils.runs import read_run
 from . import jobs
@@ -172,12 +171,9 @@ def add_result(path: Union[str, Path], result: dict) -> None:
     Raises:
         UserFileError: If the file has a result of the same method and seed under other settings.
     """
-    import fcntl
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # another process may add one as well
+    with locked(path.with_name(f'.{path.name}.lock'), wait=True):  # another process may add one as well
         same = [other for other in read_results(path)
                 if (other['method'], other['seed']) == (result['method'], result['seed'])]
         if same and same[0]['fingerprint'] != result['fingerprint']:
@@ -186,8 +182,6 @@ def add_result(path: Union[str, Path], result: dict) -> None:
             before = path.read_text() if path.is_file() else ''
             ending = '' if before.endswith('\n') or not before else '\n'
             write_text(path, before + ending + json.dumps(result) + '\n', overwrite=True)
-    finally:
-        os.close(folder)
 
 
 def _other_settings(path: Union[str, Path], name: str) -> UserFileError:

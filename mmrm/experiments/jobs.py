@@ -3,6 +3,7 @@
 A run is finished when its log holds the validation of its last epoch; an interrupted one goes on from its last
 checkpoint.
 """
+import contextlib
 import hashlib
 import json
 import os
@@ -14,7 +15,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence
@@ -26,10 +26,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..utils import logs
 from ..utils.config import checkpoint_out_dir, read_config
 from ..utils.errors import UserError, UserFileError, UserTypeError, UserValueError
-from ..utils.files import write_text
+from ..utils.files import RUN_LOCK, LockedError, lock_holder, locked, write_text
 from ..utils.paths import shipped
 
 METRIC = 'accuracy/top1'
+JOB_LOCK = '.job.lock'  # of the one who starts a run; the run itself has RUN_LOCK
 MISTAKE = ' (a mistake in the input)'  # train.py's exit code 2
 # What decides a run's numbers, besides versions and the processor.
 DECISIVE = ('model', 'train_dataloader', 'val_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'val_cfg',
@@ -191,38 +192,9 @@ def check_same(run: Run) -> None:
                                 'it is; give the same settings, or another --work-dir.')
 
 
-def _try_lock(file) -> bool:
-    import fcntl
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise UserFileError(f'{file.name} cannot be locked ({error.strerror}), which keeps two processes from training '
-                            'one run; give a --work-dir on a file system with locks.') from error
-    return True
-
-
 def is_locked(work_dir: Path) -> bool:
-    """Whether somebody trains in a folder."""
-    path = work_dir / '.run.lock'
-    if not path.is_file():
-        return False
-    # NFS locks only what is open for writing; another's run can perhaps only be read.
-    with open(path, 'r+' if os.access(path, os.W_OK) else 'r') as file:
-        return not _try_lock(file)
-
-
-@contextmanager
-def _lock(work_dir: Path):
-    """The file that keeps others out of a folder, or None if another holds it. A process that inherits it holds it."""
-    with open(work_dir / '.run.lock', 'w') as file:
-        for _ in range(5):  # somebody who only asks, by is_locked, holds it for a moment
-            held = _try_lock(file)
-            if held:
-                break
-            time.sleep(0.05)
-        yield file if held else None
+    """Whether somebody trains in a folder, or is about to."""
+    return any(lock_holder(work_dir / name) for name in (JOB_LOCK, RUN_LOCK))
 
 
 def train(run: Run, environment: Optional[dict] = None, started: Callable = lambda process: None) -> str:
@@ -237,8 +209,12 @@ def train(run: Run, environment: Optional[dict] = None, started: Callable = lamb
         str: 'finished', 'running' (somebody else is at it) or 'failed: ...'.
     """
     run.work_dir.mkdir(parents=True, exist_ok=True)
-    with _lock(run.work_dir) as lock:
-        if lock is None:
+    with contextlib.ExitStack() as held:
+        try:
+            lock = held.enter_context(locked(run.work_dir / JOB_LOCK, required=True))
+        except LockedError:
+            return 'running'
+        if lock_holder(run.work_dir / RUN_LOCK):  # a train.py that no job started, or whose job was killed
             return 'running'
         check_same(run)
         if run.finished():
@@ -251,10 +227,11 @@ def train(run: Run, environment: Optional[dict] = None, started: Callable = lamb
             console.write(f'\n$ {shlex.join(command)}\n'.encode())
             console.flush()
             begin = console.tell()
-            # The lock goes on to the process: should this one be killed, its run is still known to be running.
+            # The lock goes on to the process: should this one be killed, its run is known to be running from its
+            # first moment on, and by its own lock as soon as it has that.
             process = subprocess.Popen(
                 command, stdout=console, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env={**os.environ, **(environment or {})}, pass_fds=[lock.fileno()])
+                env={**os.environ, **(environment or {})}, pass_fds=[lock])
             started(process)
             code = process.wait()
     if code == 0 and run.finished():

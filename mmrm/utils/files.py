@@ -1,11 +1,27 @@
-"""Writing files: never over one of the user's, and whole or not at all."""
+"""Writing files: never over one of the user's, whole or not at all, and by one process at a time."""
+import contextlib
+import errno
+import json
 import os
+import socket
+import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator, Sequence, Union
+from typing import Iterator, Optional, Sequence, Set, Union
 
 from .errors import UserError, UserFileError, UserValueError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+RUN_LOCK = '.run.lock'  # of a training run, in each folder that it writes to
+# What flock says where a file system has no locks.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_held: Set[int] = set()  # descriptors of the locks of this process
 
 
 def check_out(path: Union[str, Path], overwrite: bool = False, suffixes: Sequence[str] = ()) -> Path:
@@ -37,7 +53,8 @@ def check_out(path: Union[str, Path], overwrite: bool = False, suffixes: Sequenc
 def atomic_write(path: Union[str, Path], overwrite: bool = False) -> Iterator[Path]:
     """Inside, a temporary file in the folder of ``path``; at the end it takes that name, or is removed after an error.
 
-    Arguments and errors as in :func:`check_out`; a failure to write is a :class:`UserFileError` as well.
+    What has its name is on the disk, also after a power cut (:func:`put_in_place`). Arguments and errors as in
+    :func:`check_out`; a failure to write is a :class:`UserFileError` as well.
     """
     path, part = check_out(path, overwrite), None
     try:
@@ -47,7 +64,7 @@ def atomic_write(path: Union[str, Path], overwrite: bool = False) -> Iterator[Pa
         yield Path(part)
         os.chmod(part, 0o666 & ~umask())
         check_out(path, overwrite)  # it may have appeared in the meantime
-        os.replace(part, path)
+        put_in_place(part, path)
     except UserError:
         raise
     except OSError as error:
@@ -55,6 +72,35 @@ def atomic_write(path: Union[str, Path], overwrite: bool = False) -> Iterator[Pa
     finally:
         if part is not None:
             Path(part).unlink(missing_ok=True)
+
+
+def put_in_place(source: Union[str, Path], target: Union[str, Path]) -> None:
+    """Give a finished file or folder its name, on the disk and not only in its cache.
+
+    Args:
+        source (str | Path): On the same file system.
+        target (str | Path): Its name. A file there is replaced; a folder only if it is empty.
+    """
+    source = Path(source)
+    for path in (source, *(source.rglob('*') if source.is_dir() else ())):
+        flush(path)
+    os.replace(source, target)
+    flush(Path(target).parent)
+
+
+def flush(path: Union[str, Path]) -> None:
+    """Wait until a file, or the list of names that a folder is, is on the disk."""
+    folder = os.path.isdir(path)
+    if folder and os.name == 'nt':  # no such thing there
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == 'nt' else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if not folder or error.errno not in (errno.EINVAL, errno.EBADF):  # some file systems do it by themselves
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: Union[str, Path], text: str, overwrite: bool = False) -> Path:
@@ -69,3 +115,140 @@ def umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+# --------------------------------------------------------------------------------------------------------------- locks
+class LockedError(UserFileError):
+    """Another process holds a lock. ``holder`` says which, in words."""
+
+    def __init__(self, path: Union[str, Path], holder: str):
+        super().__init__(f'{path} is locked by {holder}.')
+        self.holder = holder
+
+    def __reduce__(self):
+        return UserFileError, self.args
+
+
+@contextmanager
+def locked(path: Union[str, Path], wait: bool = False, required: bool = False) -> Iterator[Optional[int]]:
+    """Inside, this process holds a lock file, and no other one does, on any machine that shares the file system.
+
+    The kernel releases it when its owner ends, however that happens; the file is removed when all goes well. It holds
+    the host, the number of the process and the time. A process that is forked inside does not hold it.
+
+    Args:
+        path (str | Path): The lock file, in a folder that exists.
+        wait (bool): Whether to wait for another holder instead of raising. Defaults to False.
+        required (bool): Whether it is an error if the file system has no locks. Defaults to False: it is told.
+
+    Yields:
+        int | None: The file descriptor, for a process that is to inherit the lock; None where there are no locks.
+
+    Raises:
+        LockedError: If another one holds it and ``wait`` is False.
+    """
+    path, descriptor, owner = Path(path), None, os.getpid()
+    try:
+        descriptor = _take(path, wait)
+    except OSError as error:
+        if isinstance(error, UserError) or error.errno not in NO_LOCKS:
+            raise
+        told = f'{path} cannot be locked ({error.strerror}): nothing keeps a second process out of {path.parent}'
+        if required:
+            raise UserFileError(f'{told}. Give a folder on a file system with locks.') from error
+        print(f'warning: {told}. See to it yourself.', file=sys.stderr, flush=True)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None and os.getpid() == owner:
+            with contextlib.suppress(OSError):
+                if _is_still(path, descriptor):
+                    path.unlink()  # before it is free: nobody else has it yet
+            _held.discard(descriptor)
+            os.close(descriptor)
+
+
+def lock_holder(path: Union[str, Path]) -> Optional[str]:
+    """Who holds a lock file, in words ('process 12 on host, since ...'); None if nobody does or it cannot be told."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask are not in each other's way
+    except BlockingIOError:
+        return _describe(_note(descriptor))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _take(path: Path, wait: bool) -> int:
+    """The descriptor of a lock file that this process holds from now on."""
+    if fcntl is None:
+        raise OSError(errno.ENOSYS, f'no file locks on {sys.platform}')
+    patience = 5
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if _is_still(path, descriptor):
+                before = _note(descriptor)
+                note = dict(host=socket.gethostname(), pid=os.getpid(), since=time.strftime('%Y-%m-%d %H:%M:%S'))
+                os.truncate(descriptor, 0)
+                os.pwrite(descriptor, f'{json.dumps(note)}\n'.encode(), 0)
+                if before.get('host') not in (None, note['host']):
+                    print(f'warning: {path} was left behind by {_describe(before)}. If that one is still running, this '
+                          'file system does not share locks between machines: end one of the two.', file=sys.stderr,
+                          flush=True)
+                _held.add(descriptor)
+                return descriptor
+        except BlockingIOError:
+            patience -= 1  # one who only asks has it for a moment
+            if not patience:
+                holder = _describe(_note(descriptor))
+                os.close(descriptor)
+                raise LockedError(path, holder) from None
+            time.sleep(0.05)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its last holder has removed it: once more
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether a name stands for the file that is open."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _note(descriptor: int) -> dict:
+    """What a lock file says of its holder; empty if nothing."""
+    try:
+        note = json.loads(os.pread(descriptor, 4096, 0))
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def _describe(note: dict) -> str:
+    if not {'host', 'pid', 'since'} <= set(note):
+        return 'another process'
+    return f'process {note["pid"]} on {note["host"]}, since {note["since"]}'
+
+
+def _close_locks() -> None:
+    """In a forked process, such as a data loader's worker: what it keeps open would outlive the owner of the lock."""
+    for descriptor in _held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_close_locks)

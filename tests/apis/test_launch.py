@@ -26,7 +26,7 @@ from tiny_run import BESIDE, in_pure_python, write_run
 from mmrm import weights
 from mmrm.apis import launch, preflight
 from mmrm.engine.runner import CrashSafeCheckpointHook, Runner, cpu_wrapper
-from mmrm.utils import paths
+from mmrm.utils import files, paths
 from mmrm.utils.config import datasets
 from mmrm.utils.errors import UserError, cli
 
@@ -391,6 +391,72 @@ def test_work_dir_that_cannot_be_written_to(error, run):
 def test_read_only_work_dir(error, run):
     run[1].mkdir(mode=0o500)
     assert 'Permission denied' in error(launch.train, run[0], '--work-dir', run[1])
+
+
+needs_locks = pytest.mark.skipif(files.fcntl is None, reason='no file locks here')
+
+
+@needs_locks
+@pytest.mark.parametrize('options', [(), ('--resume', ), ('--overwrite', )])
+def test_a_second_run_in_a_work_dir_stops_and_names_the_first(error, trained, tmp_path, monkeypatch, options):
+    work = tmp_path / 'work'
+    shutil.copytree(trained[1], work)
+    monkeypatch.setattr(launch, 'run_processes', lambda *args: pytest.fail('processes were started'))
+    with files.locked(work / files.RUN_LOCK):
+        before = content(work)
+        for function, argv in ((launch.train, ()), (launch.dist, ('train', ))):
+            gpus = ('1', ) if argv else ()
+            message = error(function, *argv, trained[0], *gpus, '--work-dir', work, *options)
+            assert f'work dir {work} is in use: process {os.getpid()} on {socket.gethostname()}, since' in message
+            assert 'another --work-dir' in message
+        assert content(work) == before
+
+
+@needs_locks
+def test_checkpoints_in_another_folder_have_a_lock_there(error, run, tmp_path):
+    elsewhere = ('--cfg-options', f'default_hooks.checkpoint.out_dir={tmp_path / "scratch"}')
+    (tmp_path / 'scratch' / 'work').mkdir(parents=True)
+    with files.locked(tmp_path / 'scratch' / 'work' / files.RUN_LOCK):
+        message = error(launch.train, run[0], '--work-dir', run[1], *elsewhere)
+    assert f'work dir {tmp_path / "scratch" / "work"} is in use' in message and not run[1].exists()
+
+
+@needs_locks
+def test_a_run_holds_its_folders_to_its_end_and_no_longer(error, run, tmp_path, monkeypatch):
+    seen, out = [], tmp_path / 'scratch'
+
+    def look(self):
+        seen.extend(files.lock_holder(folder / files.RUN_LOCK) for folder in (run[1], out / 'work'))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Runner, 'train', look)
+    error(launch.train, run[0], '--work-dir', run[1], '--cfg-options', f'default_hooks.checkpoint.out_dir={out}')
+    assert len(seen) == 2 and all(holder.startswith(f'process {os.getpid()} on ') for holder in seen)
+    assert not list(tmp_path.rglob(files.RUN_LOCK))
+
+
+@needs_locks
+def test_only_the_first_process_of_a_run_asks_for_its_lock(run, monkeypatch):
+    run[1].mkdir()
+    monkeypatch.setattr(launch, 'run_processes', lambda *args: None)
+    with files.locked(run[1] / files.RUN_LOCK):  # held by the first process, on another node
+        monkeypatch.setenv('NNODES', '2')
+        monkeypatch.setenv('MASTER_ADDR', '127.0.0.1')
+        monkeypatch.setenv('NODE_RANK', '1')
+        launch.dist(['train', str(run[0]), '1', '--work-dir', str(run[1])])
+        for name, value in dict(RANK='1', LOCAL_RANK='0', WORLD_SIZE='2').items():
+            monkeypatch.setenv(name, value)
+        cfg = launch.prepare_train(args_of(run[0], '--work-dir', run[1], '--launcher', 'pytorch'))
+        with preflight.claimed(cfg, args_of(run[0], '--launcher', 'pytorch')):
+            pass
+        with pytest.raises(UserError, match='is in use'):  # NODE_RANK is of no concern to train.py alone
+            launch.prepare_train(args_of(run[0], '--work-dir', run[1]))
+
+
+@needs_locks
+def test_a_test_runs_beside_the_training(trained, tmp_path):
+    with files.locked(trained[1] / files.RUN_LOCK):
+        launch.test([str(trained[0]), str(trained[1] / 'epoch_1.pth'), '--work-dir', str(trained[1])])
 
 
 @pytest.fixture

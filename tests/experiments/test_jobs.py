@@ -1,6 +1,7 @@
 """Runs side by side, one after the other, interrupted and taken up again, with a stand-in for train.py."""
 import fcntl
 import io
+import os
 import shutil
 import threading
 import time
@@ -12,6 +13,7 @@ from stand_in import starts, use_stand_in, wait_for
 
 from mmrm.experiments import jobs
 from mmrm.utils.errors import UserError
+from mmrm.utils.files import locked
 
 
 @pytest.fixture
@@ -53,9 +55,9 @@ def test_a_run_stopped_before_it_validated_an_epoch_repeats_that_epoch(runs, epo
 def test_a_run_that_somebody_trains_is_left_to_him(runs):
     run = runs[0]
     run.work_dir.mkdir(parents=True)
-    with open(run.work_dir / '.run.lock', 'w') as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        assert run.state() == 'running' and jobs.train(run) == 'running'
+    for name in (jobs.JOB_LOCK, jobs.RUN_LOCK):  # another's job, and a train.py that no job started
+        with locked(run.work_dir / name):
+            assert run.state() == 'running' and jobs.train(run) == 'running'
     assert not (run.work_dir / 'starts').exists()
     assert jobs.train(run) == 'finished'
 
@@ -94,16 +96,16 @@ def test_what_comes_after_an_epoch_is_no_mistake_of_the_input(runs):
 
 
 def test_a_file_system_without_locks_is_named(runs, monkeypatch):
-    runs[0].work_dir.mkdir(parents=True)
-    (runs[0].work_dir / '.run.lock').touch()
-
+    """Two processes would train one run, and both from the start."""
     def refuse(file, operation):
-        assert 'r+' in file.mode or 'w' in file.mode  # NFS wants a file that is open for writing
+        # NFS wants a file that is open for writing.
+        assert not operation & fcntl.LOCK_EX or fcntl.fcntl(file, fcntl.F_GETFL) & os.O_RDWR
         raise OSError(37, 'No locks available')
 
     monkeypatch.setattr(fcntl, 'flock', refuse)
-    with pytest.raises(UserError, match=r'\.run\.lock cannot be locked \(No locks available\)'):
-        runs[0].state()
+    with pytest.raises(UserError, match=r'\.job\.lock cannot be locked \(No locks available\)'):
+        jobs.train(runs[0])
+    assert not (runs[0].work_dir / 'starts').exists()
 
 
 def test_an_interrupt_ends_the_running_ones(runs):
