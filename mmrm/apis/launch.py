@@ -144,7 +144,8 @@ def train(argv: Optional[Sequence[str]] = None) -> None:
             runner.train_loop  # noqa: B018, builds the data set, which train() does first too
         if args.overwrite and not cfg.resume:
             preflight.set_aside(runner)
-        runner.train()
+        with same_on_every_process(args):
+            runner.train()
         held.close()
         leave_processes()
 

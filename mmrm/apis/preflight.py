@@ -20,7 +20,7 @@ from mmengine.dist import barrier
 from mmengine.registry import OPTIMIZERS
 
 from ..engine.optim_wrapper import bfloat16_is_fast
-from ..engine.runner import RANK_VARIABLES, Runner
+from ..engine.runner import RANK_VARIABLES, Runner, check_epoch_is_complete
 from ..utils import files as writing
 from ..utils import paths
 from ..utils.checkpoints import read_checkpoint
@@ -259,16 +259,16 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
     if resume is None and cfg.resume:
         resume = cfg.load_from or 'auto'
     if resume == 'auto':
-        found = latest_checkpoint(work_dir) or next(reversed(saved_checkpoints(checkpoint_dir(cfg))), None)
+        found = latest_checkpoint(work_dir, say) or next(reversed(saved_checkpoints(checkpoint_dir(cfg))), None)
         if found is None:
             say(f'--resume auto: no checkpoint in {work_dir}, training starts from the beginning.')
         else:
             say(f'--resume auto: going on from {found}.')
-            check_resumable(found, found.parent)
+            check_resumable(found, found.parent, in_epochs(cfg))
             cfg.load_from = str(found)
         cfg.resume = found is not None
     elif resume is not None:
-        cfg.load_from, cfg.resume = check_checkpoint(resume, to_resume=True), True
+        cfg.load_from, cfg.resume = check_checkpoint(resume, to_resume=True, by_epoch=in_epochs(cfg)), True
     elif saved_checkpoints(checkpoint_dir(cfg)) and not overwrite:
         newest = saved_checkpoints(checkpoint_dir(cfg))[-1]
         raise UserFileError(f'work dir {newest.parent} holds checkpoints, the newest {newest.name}: '
@@ -312,26 +312,33 @@ def set_aside(runner: Runner) -> None:
     barrier()
 
 
-def check_resumable(path: Path, work_dir: Path) -> None:
+def in_epochs(cfg: Config) -> bool:
+    """Whether a run is a loop of epochs, not of iterations."""
+    return 'max_epochs' in cfg.train_cfg
+
+
+def check_resumable(path: Path, work_dir: Path, by_epoch: bool = False) -> None:
     """Raise if ``path`` cannot be resumed from; name an older checkpoint that can."""
     try:
-        check_checkpoint(path, to_resume=True)
+        check_checkpoint(path, to_resume=True, by_epoch=by_epoch)
     except UserError as error:
-        older = next((other for other in reversed(saved_checkpoints(work_dir)) if is_resumable(other)), None)
+        older = next((other for other in reversed(saved_checkpoints(work_dir)) if is_resumable(other, by_epoch)), None)
         hint = f'An older one is complete: --resume {older}' if older else f'There is no other one in {work_dir}.'
         raise UserFileError(f'{getattr(error, "wrong", error)} {hint}') from error
 
 
-def is_resumable(path: Path) -> bool:
+def is_resumable(path: Path, by_epoch: bool = False) -> bool:
     """Whether training can go on from a checkpoint."""
     with contextlib.suppress(UserError):
-        check_checkpoint(path, to_resume=True)
+        check_checkpoint(path, to_resume=True, by_epoch=by_epoch)
         return True
     return False
 
 
-def check_checkpoint(path, to_resume: bool = False) -> str:
+def check_checkpoint(path, to_resume: bool = False, by_epoch: bool = False) -> str:
     """Raise unless a checkpoint can be read safely and, to resume from it, is whole. Returns its absolute path.
+
+    With ``by_epoch``, for a run in epochs, one from the middle of an epoch cannot be resumed from.
 
     One at ``http(s)://`` or ``torchvision://`` is downloaded; other addresses are mmengine's, returned as they are.
     """
@@ -353,6 +360,9 @@ def check_checkpoint(path, to_resume: bool = False) -> str:
             raise UserFileError(f'checkpoint {path} has no {", ".join(missing)}: training cannot go on from it (a '
                                 'best_*.pth holds weights only). To start a new run from its weights: '
                                 f'--cfg-options load_from={path}')
+        if by_epoch:
+            meta, info = checkpoint['meta'], checkpoint['message_hub'].get('runtime_info', {})
+            check_epoch_is_complete(path, meta['epoch'], meta['iter'], info)
     return str(path)
 
 

@@ -6,7 +6,7 @@ import datetime
 import os
 import subprocess
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
 import torch
 from mmengine.device import get_device
@@ -14,9 +14,12 @@ from mmengine.dist import all_gather_object, is_distributed, is_main_process, ma
 from mmengine.hooks import CheckpointHook
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS
+from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 
-from ..utils.errors import UserError, UserValueError
+from ..utils.errors import UserError, UserFileError, UserValueError
+from .hooks import NonFiniteLossHook
+from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
 
 # Which variables say the same in each launcher.
 RANK_VARIABLES = {
@@ -28,10 +31,13 @@ RANK_VARIABLES = {
 
 
 class Runner(MMEngineRunner):
-    """mmengine's Runner, with three differences.
+    """mmengine's Runner, with five differences.
 
     - A checkpoint is written beside its final name and moved there when it is complete; an older one is removed only
       after that. A run killed at any moment leaves a complete checkpoint behind, whatever ``max_keep_ckpts`` is.
+    - A run whose loss is not finite any more ends (:class:`~mmrm.engine.hooks.NonFiniteLossHook`), and weights that
+      are not finite are not saved.
+    - A checkpoint from the middle of an epoch is not resumed from.
     - On the CPU, several processes talk through gloo, and SyncBN, which has no CPU implementation, becomes BN.
     - All processes must start from the same place: where one node does not see the checkpoint the others resume from,
       training stops with an error.
@@ -58,12 +64,26 @@ class Runner(MMEngineRunner):
             hooks['checkpoint'] = dict(checkpoint, type=CrashSafeCheckpointHook)
         super().register_default_hooks(hooks)
 
+    def register_hooks(self, default_hooks: Optional[dict] = None, custom_hooks: Optional[list] = None) -> None:
+        super().register_hooks(default_hooks, custom_hooks)
+        if not any(isinstance(hook, NonFiniteLossHook) for hook in self.hooks):
+            self.register_hook(NonFiniteLossHook())
+
+    def resume(self, filename: str, *args, **kwargs) -> None:
+        super().resume(filename, *args, **kwargs)
+        if isinstance(self.train_loop, EpochBasedTrainLoop):
+            check_epoch_is_complete(filename, self.epoch, self.iter, self.message_hub.runtime_info)
+
     def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs) -> None:
         if '://' in str(out_dir):  # object stores write whole objects
             super().save_checkpoint(out_dir, filename, *args, **kwargs)
             return
-        part = Path(out_dir) / f'.{filename}.part'
+        part = Path(out_dir) / f'.{filename}{PART}'
         try:
+            if is_main_process():  # a new file, not one that a link of that name points to
+                part.unlink(missing_ok=True)
+                part.parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, 'O_NOFOLLOW', 0), 0o666))
             super().save_checkpoint(out_dir, part.name, *args, **kwargs)
             if is_main_process():
                 with open(part, 'rb+') as file:  # on the disk, not only in its cache, before it counts as written
@@ -93,59 +113,26 @@ class TestRunner(Runner):
         self.cfg.dump(Path(self.log_dir) / Path(self.cfg.filename or 'config.py').name)
 
 
-class CrashSafeCheckpointHook(CheckpointHook):
-    """mmengine's CheckpointHook, which removes an older checkpoint only after the newer one is written.
+def check_epoch_is_complete(path: Union[str, Path], epoch: int, iteration: int, info: dict) -> None:
+    """Raise if a checkpoint of a loop of epochs was written before its epoch was done.
 
-    It removes none outside its own folder: a checkpoint remembers the path of the best one, and a run that goes on in
-    another folder, or in a copy, would remove that of the run it came from.
+    mmengine would begin that epoch again while iterations and learning rate run on.
+
+    Args:
+        path (str | Path): The checkpoint, for the message.
+        epoch (int): ``meta.epoch``, the epochs that are done.
+        iteration (int): ``meta.iter``, the iterations that are done.
+        info (dict): ``message_hub.runtime_info``; its ``epoch`` is the number, from 0, of the last epoch that began.
+
+    Raises:
+        UserFileError: If that epoch is not among those that are done.
     """
-
-    def before_train(self, runner) -> None:
-        super().before_train(runner)
-        if getattr(self, 'best_ckpt_path', None):
-            self.best_ckpt_path = self._here(self.best_ckpt_path)
-        for key, path in getattr(self, 'best_ckpt_path_dict', {}).items():
-            self.best_ckpt_path_dict[key] = self._here(path) if path else path
-
-    def _here(self, path: str) -> Optional[str]:
-        here = self.file_backend.join_path(self.out_dir, Path(path).name)
-        return here if self.file_backend.isfile(here) or self.file_backend.isdir(here) else None
-
-    def _save_checkpoint_with_step(self, runner, step, meta):
-        self._remove_afterwards(super()._save_checkpoint_with_step, runner, step, meta)
-
-    def _save_best_checkpoint(self, runner, metrics):
-        self._remove_afterwards(super()._save_best_checkpoint, runner, metrics)
-
-    def _remove_afterwards(self, save, *args) -> None:
-        backend = self.file_backend
-        self.file_backend = postponed = PostponedRemovals(backend)
-        try:
-            save(*args)
-        finally:
-            self.file_backend = backend
-        written = {self.last_ckpt, getattr(self, 'best_ckpt_path', None)}
-        written.update(getattr(self, 'best_ckpt_path_dict', {}).values())
-        for remove, path in postponed.removals:
-            if path not in written:
-                remove(path)
-
-
-class PostponedRemovals:
-    """A file backend of mmengine that notes what to remove instead of removing it."""
-
-    def __init__(self, backend):
-        self.backend = backend
-        self.removals = []
-
-    def __getattr__(self, name):
-        return getattr(self.backend, name)
-
-    def remove(self, path: str) -> None:
-        self.removals.append((self.backend.remove, path))
-
-    def rmtree(self, path: str) -> None:
-        self.removals.append((self.backend.rmtree, path))
+    if iteration > 0 and info.get('epoch') == epoch:
+        raise UserFileError(
+            f'checkpoint {path} was written in the middle of epoch {epoch + 1}, at iteration {iteration}: training '
+            'cannot go on from it, the epoch would begin again while iterations and learning rate run on. Resume from '
+            'one at the end of an epoch (default_hooks.checkpoint.by_epoch=True writes these). To start a new run from '
+            f'its weights: --cfg-options load_from={path}')
 
 
 def cpu_wrapper(model_wrapper_cfg: Optional[dict], find_unused_parameters: bool = False) -> dict:

@@ -1,0 +1,206 @@
+"""Checkpoints that survive a kill, and a folder that is in order after one."""
+from pathlib import Path
+from typing import List, Optional, Tuple
+
+from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.hooks import CheckpointHook
+from mmengine.runner import EpochBasedTrainLoop
+
+from ...utils.checkpoints import read_checkpoint
+from ...utils.errors import UserError, one_line
+from ...utils.saved import find_saved
+from .non_finite import REMEDIES, TrainingDivergedError, any_process, last_good_checkpoint, non_finite_tensors
+
+# What the name of a checkpoint ends in while it is written.
+PART = '.part'
+# Checkpoints in a row whose weights are not finite that end a run.
+PATIENCE = 3
+
+
+class CrashSafeCheckpointHook(CheckpointHook):
+    """mmengine's CheckpointHook, for runs that are killed, that diverge, or that go on from where another one was.
+
+    - An older checkpoint is removed only after the newer one is written. None is removed outside the own folder: a
+      checkpoint remembers the path of the best one, and a run that goes on in another folder, or in a copy, would
+      remove that of the run it came from.
+    - Weights that are not finite are not saved: what is there stays. The third time in a row, or at the end of
+      training, that is an error.
+    - At the start, the leftovers of a kill are removed (half-written files, a best checkpoint beside a better one), and
+      checkpoints later than the one that training goes on from are moved to ``replaced-<time>``.
+    - With ``by_epoch=False`` in a loop of epochs, a checkpoint at the end of an epoch is written when the epoch counts
+      as done, so that it can be resumed from.
+    """
+
+    def before_train(self, runner) -> None:
+        super().before_train(runner)
+        self._refused, self._refused_at = 0, -1
+        if getattr(self, 'best_ckpt_path', None):
+            self.best_ckpt_path = self._here(self.best_ckpt_path)
+        for key, path in getattr(self, 'best_ckpt_path_dict', {}).items():
+            self.best_ckpt_path_dict[key] = self._here(path) if path else path
+        if '://' not in str(self.out_dir):
+            self._tidy(runner)
+        if not self.by_epoch and isinstance(runner.train_loop, EpochBasedTrainLoop):
+            length = len(runner.train_dataloader)
+            runner.logger.warning(
+                f'default_hooks.checkpoint.by_epoch=False in a loop of epochs of {length} iterations: training cannot '
+                'be resumed in the middle of an epoch, only from a checkpoint at the end of one (iter_<a multiple of '
+                f'{length}>.pth). by_epoch=True, or an interval that {length} is a multiple of, writes these.')
+
+    def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        if isinstance(runner.train_loop, EpochBasedTrainLoop) and self.end_of_epoch(runner.train_dataloader, batch_idx):
+            return  # schedulers and random state are those of the next epoch only in after_train_epoch
+        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+
+    def after_train_epoch(self, runner) -> None:
+        super().after_train_epoch(runner)
+        if self.by_epoch or not isinstance(runner.train_loop, EpochBasedTrainLoop):
+            return
+        step = runner.iter
+        due = self.interval > 0 and step >= self.save_begin and (step - self.save_begin) % self.interval == 0
+        if due or (self.save_last and step == runner.max_iters):
+            runner.logger.info(f'Saving checkpoint at {step} iterations')
+            self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch + 1, iter=step))
+
+    def after_train(self, runner) -> None:
+        if self._refused:
+            raise TrainingDivergedError('training has ended with weights that are not finite: the log names them. '
+                                        f'{REMEDIES} {last_good_checkpoint(runner)}')
+        super().after_train(runner)
+
+    def _save_checkpoint_with_step(self, runner, step, meta):
+        if self._may_save(runner, self.filename_tmpl.format(step)):
+            self._remove_afterwards(super()._save_checkpoint_with_step, runner, step, meta)
+
+    def _save_best_checkpoint(self, runner, metrics):
+        if self.save_best and self._may_save(runner, 'the best checkpoint'):
+            self._remove_afterwards(super()._save_best_checkpoint, runner, metrics)
+
+    def _may_save(self, runner, name: str) -> bool:
+        """Whether all weights are finite, the same in all processes; it is the first one's that are saved."""
+        wrong = non_finite_tensors(runner)
+        if not any_process(bool(wrong) and is_main_process(), runner):
+            self._refused = 0
+            return True
+        runner.logger.warning(f'{name} is not written: {len(wrong)} tensors hold NaN or infinite values: '
+                              f'{", ".join(wrong[:3])}{" ..." if len(wrong) > 3 else ""}. Older ones are kept.')
+        if runner.iter != self._refused_at:  # the best one is saved in the same place
+            self._refused, self._refused_at = self._refused + 1, runner.iter
+        if self._refused >= PATIENCE:
+            raise TrainingDivergedError(f'training was stopped: {self._refused} checkpoints in a row were not written, '
+                                        'because the weights are not finite: the log names them. '
+                                        f'{REMEDIES} {last_good_checkpoint(runner)}')
+        return False
+
+    def _remove_afterwards(self, save, *args) -> None:
+        backend = self.file_backend
+        self.file_backend = postponed = PostponedRemovals(backend)
+        try:
+            save(*args)
+        finally:
+            self.file_backend = backend
+        written = {self.last_ckpt, getattr(self, 'best_ckpt_path', None)}
+        written.update(getattr(self, 'best_ckpt_path_dict', {}).values())
+        for remove, path in postponed.removals:
+            if path not in written:
+                remove(path)
+
+    # ---------------------------------------------------------------------------------------- at the start of training
+    def _here(self, path: str) -> Optional[str]:
+        here = self.file_backend.join_path(self.out_dir, Path(path).name)
+        return here if self.file_backend.isfile(here) or self.file_backend.isdir(here) else None
+
+    def _tidy(self, runner) -> None:
+        """Put the folder in the state that the checkpoint it goes on from speaks of. The first process does it."""
+        found = [{}]
+        if is_main_process():
+            folder = Path(self.out_dir)
+            for part in folder.glob(f'.*.pth{PART}'):
+                runner.logger.info(f'{part} is removed: a run was stopped while it wrote it.')
+                part.unlink()
+            set_aside_later(runner, folder)
+            found = [{key: self._find_best(runner, key, folder) for key in self._best_keys()}]
+        broadcast_object_list(found)
+        for key, (score, path) in found[0].items():
+            if path is None:
+                continue
+            ending = f'_{key}' if len(self.key_indicators) > 1 else ''
+            runner.message_hub.update_info(f'best_score{ending}', score)
+            runner.message_hub.update_info(f'best_ckpt{ending}', path)
+            if ending:
+                self.best_ckpt_path_dict[key] = path
+            else:
+                self.best_ckpt_path = path
+
+    def _best_keys(self) -> List[str]:
+        return self.key_indicators if self.save_best else []
+
+    def _find_best(self, runner, key: str, folder: Path) -> Tuple[Optional[float], Optional[str]]:
+        """Leave one best checkpoint of a metric: the last, which is better than those before it.
+
+        A run killed between a best checkpoint and its removal of the one before leaves both, and resumes from a
+        checkpoint that knows the older one only.
+
+        Returns:
+            tuple: Its score and its path; None for both if the checkpoint resumed from knows them, or if there is none.
+        """
+        unit = 'epoch' if self.by_epoch else 'iter'
+        there = [saved for saved in find_saved(folder) if saved.metric and saved.unit == unit]
+        if key == 'auto':  # the first metric, whose name is not known before the first validation
+            there = there if len({saved.metric for saved in there}) == 1 else []
+        else:
+            there = [saved for saved in there if saved.metric == key.replace('/', '_')]
+        if not there:
+            return None, None
+        *older, best = there
+        ending = f'_{key}' if len(self.key_indicators) > 1 else ''
+        known = self.best_ckpt_path_dict.get(key) if ending else self.best_ckpt_path
+        score = path = None
+        if known is None or Path(known).name != best.path.name:
+            try:
+                score = read_checkpoint(best.path)['message_hub']['runtime_info'][f'best_score{ending}']
+            except (UserError, KeyError, TypeError) as error:
+                runner.logger.warning(f'{best.path} is left as it is, its score is not known: {one_line(error)}')
+                return None, None
+            path = self.file_backend.join_path(self.out_dir, best.path.name)
+            runner.logger.info(f'The best checkpoint so far is {best.path.name}, with {score:0.4f} {key}.')
+        for saved in older:
+            runner.logger.info(f'{saved.path} is removed: {best.path.name} is better.')
+            saved.path.unlink()
+        return score, path
+
+
+def set_aside_later(runner, folder: Path) -> None:
+    """Move checkpoints that are later than where training starts to ``replaced-<time>``.
+
+    They belong to a run that is left: a resume from an older checkpoint, or a start from the beginning. In their place
+    they would pass for this run's newest or best.
+    """
+    done = dict(epoch=runner.epoch, iter=runner.iter)
+    later = [saved.path for saved in find_saved(folder) if saved.step > done[saved.unit]]
+    if not later:
+        return
+    target = folder / f'replaced-{runner.timestamp}'
+    target.mkdir(exist_ok=True)
+    for path in later:
+        path.rename(target / path.name)
+    (Path(runner.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
+    runner.logger.warning(f'{len(later)} checkpoints later than epoch {runner.epoch}, iteration {runner.iter}, where '
+                          f'training starts, are now in {target}.')
+
+
+class PostponedRemovals:
+    """A file backend of mmengine that notes what to remove instead of removing it."""
+
+    def __init__(self, backend):
+        self.backend = backend
+        self.removals = []
+
+    def __getattr__(self, name):
+        return getattr(self.backend, name)
+
+    def remove(self, path: str) -> None:
+        self.removals.append((self.backend.remove, path))
+
+    def rmtree(self, path: str) -> None:
+        self.removals.append((self.backend.rmtree, path))
