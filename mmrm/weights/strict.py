@@ -2,10 +2,12 @@
 import hashlib
 import os
 import re
+import time
+from http.client import HTTPException
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
-from urllib.error import URLError
 from urllib.parse import urlparse
+from urllib.request import Request, urlopen
 
 import torch
 from mmengine.dist import barrier, is_main_process
@@ -13,15 +15,20 @@ from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import update_init_info
 from mmengine.registry import WEIGHT_INITIALIZERS
+from rich.console import Console
+from rich.progress import wrap_file
 
 from ..utils import paths
 from ..utils.checkpoints import COUNTER
-from ..utils.errors import UserFileError, UserTypeError, UserValueError
+from ..utils.errors import UserFileError, UserTypeError, UserValueError, one_line
+from ..utils.files import atomic_write
 from .layouts import Network, StateDict, abbreviate, describe, split
 from .provenance import read_weights, tensor_hash
 from .runs import weights_of_run
 
 HOW = ' MMRM_BACKBONE=PATH or --cfg-options model.init_cfg.checkpoint=PATH names another file or run.'
+TIMEOUT = 60  # seconds without a byte that end a download
+ABANDONED = 3600  # seconds after which nobody downloads to a file any more
 
 
 class Loaded(NamedTuple):
@@ -93,13 +100,50 @@ def download(address: str, hint: str = '') -> Path:
     # One process of a machine downloads, the others wait for it.
     if not file.is_file() and int(os.environ.get('LOCAL_RANK', 0)) == 0:
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            torch.hub.download_url_to_file(url, str(file), stamp[1] if stamp else None, progress=is_main_process())
-        except (URLError, OSError, RuntimeError) as error:
+            fetch(url, file, stamp[1] if stamp else '')
+        except UserFileError as error:
             raise UserFileError(f'{url} could not be downloaded to {file} ({error}). Put it there by hand, or use '
                                 f'another file.{hint}') from error
     barrier()
     return file
+
+
+def fetch(url: str, file: Path, sha256: str = '') -> None:
+    """Download a file, all of it or none.
+
+    ``torch.hub`` keeps what it has when a connection ends too early, as Python's HTTP client says nothing about that.
+
+    Args:
+        url (str): http(s)://...
+        file (Path): Where to put it; its folder is created.
+        sha256 (str): What its SHA-256 must begin with. Defaults to ''.
+
+    Raises:
+        UserFileError: If it does not arrive, or not all of it, or another file.
+    """
+    for part in file.parent.glob(f'.{file.name}.*'):  # of a process that was killed; one that downloads is younger
+        if time.time() - part.lstat().st_mtime > ABANDONED:
+            part.unlink(missing_ok=True)
+    with atomic_write(file, overwrite=True) as part:  # two runs may fetch the same one
+        try:
+            with urlopen(Request(url, headers={'User-Agent': 'mmrm'}), timeout=TIMEOUT) as answer:
+                expected = answer.headers.get('Content-Length')
+                hashed, size = hashlib.sha256(), 0
+                bar = wrap_file(answer, int(expected or 0), description=file.name, console=Console(stderr=True),
+                                disable=not is_main_process())
+                with bar as source, open(part, 'wb') as target:
+                    for block in iter(lambda: source.read(1 << 20), b''):
+                        target.write(block)
+                        hashed.update(block)
+                        size += len(block)
+                    target.flush()
+                    os.fsync(target.fileno())
+        except (OSError, HTTPException) as error:
+            raise UserFileError(one_line(error)) from error
+        if expected is not None and size != int(expected):
+            raise UserFileError(f'the connection ended after {size} of {expected} bytes')
+        if not hashed.hexdigest().startswith(sha256):
+            raise UserFileError(f'its SHA-256 should begin with {sha256}, not with {hashed.hexdigest()[:len(sha256)]}')
 
 
 def load_backbone(module: torch.nn.Module,

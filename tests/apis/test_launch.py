@@ -673,12 +673,21 @@ def test_resume_auto_finds_the_newest_also_after_a_move_or_without_its_note(trai
     moved = tmp_path / 'moved'
     shutil.copytree(trained[1], moved)
     assert preflight.latest_checkpoint(moved) == moved / 'epoch_2.pth'
-    (moved / 'last_checkpoint').write_text('/elsewhere/epoch_1.pth')
-    assert preflight.latest_checkpoint(moved) == moved / 'epoch_1.pth'
+    (moved / 'last_checkpoint').write_text('/elsewhere/epoch_2.pth')
+    assert preflight.latest_checkpoint(moved) == moved / 'epoch_2.pth'
     (moved / 'last_checkpoint').write_text('')
     assert preflight.latest_checkpoint(moved) == moved / 'epoch_2.pth'
     (moved / 'last_checkpoint').unlink()
     assert preflight.latest_checkpoint(moved) == moved / 'epoch_2.pth'
+
+
+def test_resume_auto_says_why_it_does_not_follow_a_damaged_note(trained, tmp_path, capsys):
+    work = tmp_path / 'work'
+    shutil.copytree(trained[1], work)
+    (work / 'last_checkpoint').write_bytes(b'\x80\xff\x00')
+    cfg = launch.prepare_train(args_of(trained[0], '--work-dir', work, '--resume'))
+    assert cfg.load_from == str(work / 'epoch_2.pth')
+    assert f'{work / "last_checkpoint"} is damaged' in capsys.readouterr().out
 
 
 def test_truncated_checkpoint_is_named_and_so_is_the_older_one(error, trained, tmp_path):
