@@ -1,7 +1,8 @@
 """Before a run of days: does the config build, do its weights arrive, is its data there?"""
+import copy
 import logging
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import List, NamedTuple, Optional, Union
 
 from mmengine.config import Config
 from mmengine.logging import MMLogger
@@ -9,10 +10,12 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS, init_default_scope
 
 from ..utils import paths
+from ..utils.classes import build_lazily, check_classes, model_classes
 from ..utils.config import dataset_class, datasets, read_config, type_name
 from ..utils.errors import UserError, one_line
 from ..weights.provenance import tensor_hash
 from ..weights.strict import StrictPretrained, check_placement, strict_parts
+from . import preflight
 
 
 class Report(NamedTuple):
@@ -41,8 +44,11 @@ def check(config: Union[str, Path], options: Optional[dict] = None) -> Report:
     if scope is not None:  # a config in pure Python has none, and mmengine's Runner sets none
         init_default_scope(scope)
     _check_model(cfg, report)
-    _check_classes(cfg, report)
+    found = copy.deepcopy(cfg)
+    preflight.find_data(found, ())
+    _check_classes(found, report)
     _check_data(cfg, report)
+    _check_sums(found, report)
     _tell_recipe(cfg, report)
     return report
 
@@ -104,41 +110,13 @@ def _check_weights(model: BaseModule, report: Report) -> None:
 
 
 def _check_classes(cfg: Config, report: Report) -> None:
-    heads = dict(_num_classes(cfg.get('model') or {}))
-    for part in ('train', 'val', 'test'):
-        loader = cfg.get(f'{part}_dataloader') or {}
-        for dataset, field in datasets(loader.get('dataset'), f'{part}_dataloader.dataset'):
-            classes = _classes(dataset, cfg.get('default_scope'))
-            # A panoptic network has heads for all classes and heads for things.
-            things = _classes(dataset, cfg.get('default_scope'), 'thing_classes') or classes
-            wrong = [f'{head}={number}' for head, number in heads.items()
-                     if classes and number not in (len(classes), len(things))]
-            if wrong:
-                report.problems.append(f'{field} ({type_name(dataset)}) has {len(classes)} classes, the model has '
-                                       f'{", ".join(wrong)}')
+    verdict = check_classes(cfg)
+    heads = sorted(set(model_classes(cfg).values()))
+    if verdict.problems:
+        report.problems.append(verdict.text())
     if heads:
-        report.facts.append(f'classes     {", ".join(str(number) for number in sorted(set(heads.values())))}')
-
-
-def _num_classes(node, field: str = 'model') -> Iterator[Tuple[str, int]]:
-    """Every ``num_classes`` of a model but those of a head with classes of its own."""
-    if isinstance(node, (list, tuple)):
-        for index, item in enumerate(node):
-            yield from _num_classes(item, f'{field}[{index}]')
-    elif isinstance(node, dict) and type_name(node) != 'STDCHead':  # boundary or not
-        for key, value in node.items():
-            if key == 'num_classes' and isinstance(value, int):
-                yield f'{field}.{key}', value
-            elif key not in ('semantic_head', 'rpn_head', 'backbone'):  # HTC's stuff maps; object or not
-                yield from _num_classes(value, f'{field}.{key}')
-
-
-def _classes(dataset: dict, scope: Optional[str], kind: str = 'classes') -> Optional[tuple]:
-    """The classes that a data set declares, None if it finds them in its files."""
-    declared = (dataset.get('metainfo') or {}).get(kind)
-    if declared is None:
-        declared = (getattr(dataset_class(dataset, scope), 'METAINFO', None) or {}).get(kind)
-    return tuple(declared) if isinstance(declared, (list, tuple)) else None
+        report.facts.append(f'classes     {", ".join(map(str, heads))}')
+    report.facts.extend(f'note        {warning}' for warning in verdict.warnings)
 
 
 def _check_data(cfg: Config, report: Report) -> None:
@@ -158,6 +136,30 @@ def _check_data(cfg: Config, report: Report) -> None:
         if wanted:
             there = len(wanted) - len(missing)
             report.facts.append(f'{part:5} data  {there} of {len(wanted)} paths are there: {", ".join(wanted)}')
+
+
+def _check_sums(cfg: Config, report: Report) -> None:
+    """Of CIFAR, whose files have known checksums; each folder is looked at once."""
+    seen = set()
+    for part in ('train', 'val', 'test'):
+        for config, _ in datasets((cfg.get(f'{part}_dataloader') or {}).get('dataset')):
+            dataset = build_lazily(config, cfg.get('default_scope'))
+            if not hasattr(dataset, '_check_integrity'):
+                continue
+            folder = Path(dataset.data_prefix['root']) / dataset.base_folder
+            if folder in seen or not folder.exists():  # said above
+                continue
+            seen.add(folder)
+            try:
+                whole = dataset._check_integrity()
+            except UserError as error:
+                report.problems.append(f'{part} data: {error}')
+                continue
+            if not whole and getattr(dataset, 'download', False):
+                report.facts.append(f'note        {folder} is not whole: training will download it anew')
+            elif not whole:
+                report.problems.append(f'{part} data: {folder} is not whole: files are missing or have another '
+                                       'checksum')
 
 
 def _paths_of(dataset: dict, scope: Optional[str]) -> list:

@@ -23,8 +23,10 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.registry import RUNNERS
 
+from ..engine.hooks.check_classes import check_runner_classes
 from ..engine.runner import RANK_VARIABLES, Runner, TestRunner
 from ..utils import paths
+from ..utils.classes import check_classes
 from ..utils.config import read_config, require
 from ..utils.errors import UserError, UserFileError, UserValueError, cli, one_line
 from ..utils.files import write_text
@@ -141,7 +143,8 @@ def train(argv: Optional[Sequence[str]] = None) -> None:
             if cfg.resume:
                 preflight.check_weights(runner.model, cfg.load_from)
                 forget_weights(runner.model)
-            runner.train_loop  # noqa: B018, builds the data set, which train() does first too
+            runner.train_loop, runner.val_loop  # noqa: B018, builds the data sets, which train() does first too
+            check_runner_classes(runner)
         if args.overwrite and not cfg.resume:
             preflight.set_aside(runner)
         with same_on_every_process(args):
@@ -246,6 +249,7 @@ def prepare_train(args: argparse.Namespace) -> Config:
         preflight.set_auto_scale_lr(cfg, config)
     preflight.set_loader_defaults(cfg, device)
     preflight.find_data(cfg, ('train', 'val'))
+    compare_classes(cfg, ('train', 'val'))
     default = paths.default_work_dir(config, args.seed)
     cfg.work_dir = args.work_dir = str(preflight.choose_work_dir(args.work_dir, cfg, default))
     preflight.check_unused(cfg, args)
@@ -262,10 +266,11 @@ def prepare_test(args: argparse.Namespace) -> Config:
     require(cfg, config, 'model', 'test_dataloader', 'test_cfg', 'test_evaluator')
     device = preflight.choose_device(args.device)
     preflight.set_launcher(cfg, args, device)
-    if args.tta:
-        preflight.set_tta(cfg, config)
     preflight.set_loader_defaults(cfg, device)
     preflight.find_data(cfg, ('test',))
+    compare_classes(cfg, ('test',))
+    if args.tta:
+        preflight.set_tta(cfg, config)
     cfg.work_dir = args.work_dir = str(preflight.choose_work_dir(args.work_dir, cfg, paths.default_work_dir(config)))
     cfg.resume = False
     cfg.load_from = preflight.check_checkpoint(args.checkpoint)
@@ -274,6 +279,15 @@ def prepare_test(args: argparse.Namespace) -> Config:
             preflight.check_out(args.out, args.overwrite)
         preflight.check_work_dir(cfg.work_dir)
     return cfg
+
+
+def compare_classes(cfg: Config, parts: Sequence[str]) -> None:
+    """Raise unless head, preprocessor and data agree on the classes, as far as that can be known without the data."""
+    if local_rank() == 0:
+        verdict = check_classes(cfg, parts)
+        verdict.check()
+        for warning in verdict.warnings:
+            say(f'warning: {warning}')
 
 
 def forget_weights(model: torch.nn.Module) -> None:
@@ -403,6 +417,9 @@ def explain(error: BaseException, work_dir: Optional[str] = None) -> Optional[Us
     if isinstance(error, (FileNotFoundError, PermissionError)):
         lines = str(error).strip().splitlines()  # a data-loader worker puts its traceback before it
         return UserFileError(lines[-1] if lines else type(error).__name__)
+    if 'Class values must be' in text or (isinstance(error, IndexError) and text.endswith('is out of bounds.')):
+        return UserValueError(f'a label is none of the classes 0 to num_classes - 1 of the head and the preprocessor '
+                              f'({text})')
     if isinstance(error, ImportError) and building:
         return UserError(f'config: {text}')
     if isinstance(error, getattr(torch, 'OutOfMemoryError', torch.cuda.OutOfMemoryError)):

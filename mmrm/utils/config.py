@@ -77,10 +77,11 @@ def checkpoint_out_dir(cfg: Config) -> Optional[str]:
 
 
 def datasets(node, field: str = '') -> Iterator[Tuple[dict, str]]:
-    """The data sets in ``node`` and its wrappers (ConcatDataset, RepeatDataset), each with its place in the config."""
+    """The data sets in ``node`` and its wrappers (ConcatDataset, RepeatDataset), each with its place in the config,
+    as ``--cfg-options`` takes it."""
     if isinstance(node, (list, tuple)):
         for index, item in enumerate(node):
-            yield from datasets(item, f'{field}[{index}]')
+            yield from datasets(item, f'{field}.{index}')
     elif isinstance(node, dict):
         inner = [key for key in ('dataset', 'datasets') if key in node]
         for key in inner:

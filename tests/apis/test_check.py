@@ -58,7 +58,7 @@ def test_all_problems_are_told_at_once(ready, monkeypatch, tmp_path):
     report = check(CELL, {'model.init_cfg.checkpoint': str(tmp_path / 'none.pth'), 'model.bbox_head.num_classes': 3})
     text = '\n'.join(report.problems)
     assert 'none.pth do not exist' in text
-    assert 'has 80 classes, the model has model.bbox_head.num_classes=3' in text
+    assert 'have 80 classes, the model has model.bbox_head.num_classes=3' in text
     assert 'train data: not there' in text and 'annotations/instances_train2017.json' in text
 
 
@@ -79,9 +79,29 @@ def test_data_that_is_not_there_is_told_by_the_folder_its_class_reads(tmp_path, 
                                ('cifar100', 'cifar100/cifar-100-python', 'train data'),
                                ('in1k', 'imagenet/val', 'val data')):
         name = f'rm/resnet18_2xb64_{data}.py' if 'cifar' in data else 'rm/resnet50_8xb64_in1k.py'
-        assert f'{part}: not there: {tmp_path / folder}' in check(name).problems
+        missing = f'{part}: not there: {tmp_path / folder}'
+        assert missing in check(name).problems
         (tmp_path / folder).mkdir(parents=True)
-        assert part not in '\n'.join(check(name).problems)
+        assert missing not in check(name).problems
+
+
+@pytest.mark.parametrize('kind', ['RMCIFAR10', 'CIFAR10'])
+def test_cifar_with_another_checksum_is_not_ready(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv('MMRM_DATA', str(tmp_path))
+    options = {f'{part}_dataloader.dataset.type': kind for part in ('train', 'val', 'test')}
+    if kind == 'CIFAR10':
+        options.update({f'{part}_dataloader.dataset.download': False for part in ('train', 'val', 'test')})
+    folder = tmp_path / 'cifar10/cifar-10-batches-py'
+    folder.mkdir(parents=True)
+    for name in (*(f'data_batch_{number}' for number in range(1, 6)), 'test_batch', 'batches.meta'):
+        (folder / name).write_text('damaged')
+    report = check('rm/resnet18_2xb64_cifar10.py', options)
+    assert len(report.problems) == 1 and f'{folder} is not whole' in report.problems[0]
+    assert kind == 'CIFAR10' or 'test_batch has another checksum' in report.problems[0]
+    # What is right is right: the same bytes under sums of their own.
+    monkeypatch.setattr('mmpretrain.datasets.CIFAR10._check_integrity', lambda self: True)
+    monkeypatch.setattr('mmrm.datasets.cifar.find_faults', lambda folder, known: [])
+    assert check('rm/resnet18_2xb64_cifar10.py', options).problems == []
 
 
 def test_strict_weights_in_the_backbone_s_own_init_cfg_are_checked_too(ready, tmp_path, resnet50):

@@ -317,7 +317,7 @@ def test_missing_data_is_named_with_its_field(error, run, tmp_path, monkeypatch)
     assert f'does not exist in {tmp_path}.' in error(launch.train, run[0], '--cfg-options', f'{field}=data/nowhere')
     other = "dict(type='ConcatDataset', datasets=[dict(dataset, data_root='/nowhere')])"
     run[0].write_text(f"{run[0].read_text()}train_dataloader['dataset'] = {other}\n")
-    assert "train_dataloader.dataset.datasets[0].data_root = '/nowhere'" in error(launch.train, run[0])
+    assert "train_dataloader.dataset.datasets.0.data_root = '/nowhere'" in error(launch.train, run[0])
     assert not run[1].exists()
 
 

@@ -19,7 +19,8 @@ def test_agreement_and_models_without_classes_pass():
 
 
 def test_a_data_set_with_other_classes_is_named():
-    with pytest.raises(UserValueError, match=r'head.num_classes=5, but the validation data set, Data, has 7 classes'):
+    told = r'validation \(Data\) has 7 classes, the model has model.head.num_classes=5'
+    with pytest.raises(UserValueError, match=told):
         check_num_classes(classifier(num_classes=5), dict(training=Data(5), validation=Data(7)))
 
 
@@ -28,3 +29,5 @@ def test_a_preprocessor_with_other_classes_is_named():
     model.data_preprocessor.num_classes = 6
     with pytest.raises(UserValueError, match=r'head.num_classes=5, but model.data_preprocessor.num_classes=6'):
         check_num_classes(model, {})
+    with pytest.raises(UserValueError, match=r'has 5 classes, the model has model.data_preprocessor.num_classes=6'):
+        check_num_classes(model, dict(training=Data(5)))
