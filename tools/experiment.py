@@ -14,7 +14,7 @@ from rich.console import Console  # noqa: E402
 from mmrm.apis.launch import KeyValues, Parser, natural, positive  # noqa: E402
 from mmrm.engine.optim_wrapper import bfloat16_is_fast  # noqa: E402
 from mmrm.experiments import cifar10 as experiment  # noqa: E402
-from mmrm.experiments import jobs  # noqa: E402
+from mmrm.experiments import jobs, processes  # noqa: E402
 from mmrm.utils.errors import UserValueError, cli  # noqa: E402
 from mmrm.utils.files import check_out  # noqa: E402
 
@@ -58,7 +58,7 @@ def main() -> None:
     def finished(run: experiment.Run) -> str:
         result = experiment.result_of(run)
         experiment.add_result(results, result)
-        return f'at {result["test"][str(run.epochs)]:.2f} after {jobs.clock(3600 * result["hours"])} of training'
+        return f'at {result["test"][str(run.epochs)]:.2f} after {processes.clock(3600 * result["hours"])} of training'
 
     console.print(f'{len(runs)} runs, {len(known)} of them finished already; results go to {results}', highlight=False)
     cpu = args.device == 'cpu'
@@ -67,7 +67,7 @@ def main() -> None:
                              '--float32, which is another experiment with its own results.')
     if cpu:
         os.environ.setdefault('OMP_NUM_THREADS', '1')
-    side_by_side = args.jobs or (jobs.cores() if cpu else 1)
+    side_by_side = args.jobs or (processes.cores() if cpu else 1)
     if waiting and not jobs.run_with_progress(waiting, side_by_side, cpu, console, finished):
         sys.exit(1)
     console.print(f'all done; the table: python tools/experiment_result.py {results}', highlight=False)

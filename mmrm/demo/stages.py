@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..experiments.jobs import clock, cores
-from ..utils import logs, paths
+from ..experiments.processes import Start, clock, cores, run_side_by_side
+from ..utils import paths
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.files import LockedError, locked, write_text
+from ..utils.runs import Logged, merge_sessions
 from ..version import __version__
 from .config import find_config, read_config
 from .world import CLASSES, VERSION, make_world
@@ -230,13 +231,14 @@ class Plan:
                         'default_hooks.checkpoint.interval=1', 'default_hooks.logger.interval=1']
         return [command]
 
-    def scalars(self, stage: Stage) -> List[dict]:
-        """The records that mmengine logged so far, in order."""
-        return list(logs.records(self.folder(stage)))
+    def logged(self, stage: Stage) -> Logged:
+        """What mmengine logged so far."""
+        return merge_sessions(self.folder(stage))
 
     def curve(self, stage: Stage) -> Dict[int, float]:
         """Epoch -> result in percent."""
-        return {line['step']: line[stage.metric] * stage.scale for line in self.scalars(stage) if stage.metric in line}
+        return {epoch: metrics[stage.metric] * stage.scale for epoch, metrics in self.logged(stage).validations.items()
+                if stage.metric in metrics}
 
     def value(self, stage: Stage) -> Optional[float]:
         """The result in percent: of the last epoch, or of the test; None if there is none."""
@@ -261,60 +263,40 @@ class Process:
         plan.write(stage)
         self.log = folder / 'log.txt'
         self.log.write_text('')
-        self.commands = plan.commands(stage)
         self.started = time.monotonic()
-        self.process: Optional[subprocess.Popen] = None
-        self.next()
 
-    def next(self) -> None:
-        command, self.commands = self.commands[0], self.commands[1:]
+    def run(self, start: Start = subprocess.Popen) -> None:
+        """Run the commands to their end.
+
+        Raises:
+            UserError: If one of them failed.
+        """
         # One thread each makes a run the same on every number of cores; the parent's number ends a child with it.
         modules = os.pathsep.join(filter(None, [str(paths.PACKAGE.parent), os.environ.get('PYTHONPATH')]))
         env = dict(os.environ, OMP_NUM_THREADS='1', MKL_NUM_THREADS='1', MMRM_PARENT=str(os.getpid()),
                    PYTHONUNBUFFERED='1', PYTHONPATH=modules, **self.plan.environment(self.stage))
-        with open(self.log, 'ab') as log:
-            self.process = subprocess.Popen(
-                command, cwd=self.plan.work_dir, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    def running(self) -> bool:
-        """Whether it still runs; starts its next command if there is one.
-
-        Raises:
-            UserError: If a command failed.
-        """
-        code = self.process.poll()
-        if code is None:
-            return True
-        if code:
-            last = ''.join(self.log.read_text(errors='replace').splitlines(keepends=True)[-12:])
-            raise UserError(f'{self.stage.name} ended with exit code {code}. The end of {self.log}:\n{last}')
-        if self.commands:
-            self.next()
-            return True
-        return False
+        for command in self.plan.commands(self.stage):
+            with open(self.log, 'ab') as log:
+                process = start(
+                    command, cwd=self.plan.work_dir, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            code = process.wait()
+            if code:
+                last = ''.join(self.log.read_text(errors='replace').splitlines(keepends=True)[-12:])
+                raise UserError(f'{self.stage.name} ended with exit code {code}. The end of {self.log}:\n{last}')
 
     def progress(self) -> Tuple[float, str]:
         """How much is done, from 0 to 1, and what to say about it."""
         if not self.stage.train:
             return 0.5, 'testing'
-        lines = self.plan.scalars(self.stage)
-        steps = [line for line in lines if 'epoch' in line]
-        if not steps:
+        iterations = self.plan.logged(self.stage).iterations
+        if not iterations:
             return 0, 'starting'
-        now, curve = steps[-1], self.plan.curve(self.stage)
+        last, curve = max(iterations), self.plan.curve(self.stage)
+        now = iterations[last]
         said = f'epoch {now["epoch"]}/{self.plan.epochs[self.stage.name]}, loss {now["loss"]:.2f}'
         if curve:
             said += f', {self.stage.metric.split("/")[-1]} {curve[max(curve)]:.1f}'
-        return min(now['step'] / self.plan.iterations[self.stage.name], 1), said
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        return min(last / self.plan.iterations[self.stage.name], 1), said
 
 
 def finish(plan: Plan, process: Process) -> bool:
@@ -340,35 +322,34 @@ def finish(plan: Plan, process: Process) -> bool:
 def run_stages(plan: Plan, jobs: int, console: Console) -> List[str]:
     """Run the stages that are not done, ``jobs`` at once; returns their names."""
     waiting = [stage for stage in STAGES if not plan.done(stage)]
-    ran = [stage.name for stage in waiting]
-    running: List[Process] = []
-    if not waiting:
-        return ran
+    running: Dict[str, Process] = {}
+    ended: List[Process] = []
+
+    def work(stage: Stage, slot: dict, start: Start) -> bool:
+        while True:
+            process = running[stage.name] = Process(plan, stage)
+            process.run(start)
+            if finish(plan, process):
+                break
+        ended.append(running.pop(stage.name))
+        return True
+
+    def show() -> None:
+        over = [ended.pop(0) for _ in range(len(ended))]
+        display.update([*running.values(), *over])
+        for process in over:
+            display.done(process)
 
     def leave(number, frame):
         sys.exit(128 + number)
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
-        with Display(console, plan, ran) as display:
-            while waiting or running:
-                for stage in [stage for stage in waiting if plan.ready(stage)][:jobs - len(running)]:
-                    waiting.remove(stage)
-                    running.append(Process(plan, stage))
-                display.update(running)
-                time.sleep(0.5)
-                for process in list(running):
-                    if not process.running():
-                        running.remove(process)
-                        if finish(plan, process):
-                            display.done(process)
-                        else:
-                            waiting.insert(0, process.stage)
+        with Display(console, plan, [stage.name for stage in waiting]) as display:
+            run_side_by_side(waiting, [{}] * jobs, work, plan.ready, show, every=0.5)
     finally:
-        for process in running:
-            process.stop()
         signal.signal(signal.SIGTERM, before)
-    return ran
+    return [stage.name for stage in waiting]
 
 
 class Display:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence
@@ -23,11 +22,12 @@ from mmengine.config import Config
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..utils import logs
 from ..utils.config import checkpoint_out_dir, read_config
 from ..utils.errors import UserError, UserFileError, UserTypeError, UserValueError
 from ..utils.files import RUN_LOCK, LockedError, lock_holder, locked, write_text
 from ..utils.paths import shipped
+from ..utils.runs import merge_sessions
+from .processes import Start, clock, run_side_by_side
 
 METRIC = 'accuracy/top1'
 JOB_LOCK = '.job.lock'  # of the one who starts a run; the run itself has RUN_LOCK
@@ -100,7 +100,8 @@ class Run:
 
     def validations(self) -> Dict[int, float]:
         """Top-1 accuracy in percent by epoch, from the logs of the run."""
-        return {record['step']: float(record[METRIC]) for record in logs.records(self.work_dir) if METRIC in record}
+        logged = merge_sessions(self.work_dir).validations
+        return {step: float(metrics[METRIC]) for step, metrics in logged.items() if METRIC in metrics}
 
     def finished(self) -> bool:
         """Whether the last epoch is validated."""
@@ -117,8 +118,7 @@ class Run:
 
     def logged_epochs(self) -> int:
         """Epochs that are done according to the log."""
-        trained = [record for record in logs.records(self.work_dir) if 'epoch' in record]
-        return max(trained[-1]['epoch'] - 1, self.trained_epochs()) if trained else 0
+        return max(merge_sessions(self.work_dir).trained, self.trained_epochs())
 
     def state(self) -> str:
         """'finished', 'running', 'epoch 7' or 'new'."""
@@ -197,13 +197,13 @@ def is_locked(work_dir: Path) -> bool:
     return any(lock_holder(work_dir / name) for name in (JOB_LOCK, RUN_LOCK))
 
 
-def train(run: Run, environment: Optional[dict] = None, started: Callable = lambda process: None) -> str:
+def train(run: Run, environment: Optional[dict] = None, start: Start = subprocess.Popen) -> str:
     """Train one run to its end, or find it finished.
 
     Args:
         run (Run): The run.
         environment (dict, optional): Variables for its process, besides the current ones. Defaults to None.
-        started (callable): Called with the process.
+        start (callable): In the place of ``subprocess.Popen``.
 
     Returns:
         str: 'finished', 'running' (somebody else is at it) or 'failed: ...'.
@@ -229,10 +229,9 @@ def train(run: Run, environment: Optional[dict] = None, started: Callable = lamb
             begin = console.tell()
             # The lock goes on to the process: should this one be killed, its run is known to be running from its
             # first moment on, and by its own lock as soon as it has that.
-            process = subprocess.Popen(
+            process = start(
                 command, stdout=console, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 env={**os.environ, **(environment or {})}, pass_fds=[lock])
-            started(process)
             code = process.wait()
     if code == 0 and run.finished():
         return 'finished'
@@ -268,46 +267,18 @@ def run_here(runs: Sequence[Run],
         dict[str, str]: The state of each run, by name: 'finished', 'running', 'failed: ...' or 'not started'.
     """
     jobs = min(jobs, max(len(runs), 1))
-    environments = _environments(jobs, max((run.gpus for run in runs), default=1), cpu)
     states = {run.name: 'not started' for run in runs}
-    processes, stop, interrupted = [], threading.Event(), threading.Event()
 
-    def started(process: subprocess.Popen) -> None:
-        processes.append(process)
-        if interrupted.is_set():
-            process.terminate()
-
-    def work(run: Run) -> None:
-        if stop.is_set():
-            return
-        environment = environments.pop()
+    def work(run: Run, environment: dict, start: Start) -> bool:
         report(run, 'started')
         try:
-            states[run.name] = train(run, environment, started)
+            states[run.name] = train(run, environment, start)
         except (OSError, UserError) as error:
             states[run.name] = f'failed: {error}'
-        finally:
-            environments.append(environment)
-        if states[run.name].endswith(MISTAKE):
-            stop.set()
-        if not interrupted.is_set():
-            report(run, states[run.name])
+        report(run, states[run.name])
+        return not states[run.name].endswith(MISTAKE)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(work, run) for run in runs]
-        try:
-            while not all(future.done() for future in futures):
-                time.sleep(1)
-                tick()
-        except BaseException:
-            interrupted.set()
-            stop.set()
-            for process in processes:
-                if process.poll() is None:
-                    process.terminate()
-            raise
-        for future in futures:
-            future.result()
+    run_side_by_side(runs, _environments(jobs, max((run.gpus for run in runs), default=1), cpu), work, tick=tick)
     return states
 
 
@@ -387,16 +358,3 @@ def run_with_progress(runs: Sequence[Run],
         states = run_here(runs, jobs, cpu, report, tick)
     return all(state == 'finished' for state in states.values())
 
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-
-
-def clock(seconds: float) -> str:
-    """Seconds in words: '40 s', '7 min 05 s', '3 h 05 min'."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f'{seconds} s'
-    minutes = seconds // 60
-    return f'{minutes} min {seconds % 60:02d} s' if minutes < 60 else f'{minutes // 60} h {minutes % 60:02d} min'

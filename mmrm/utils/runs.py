@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from . import logs
 from .errors import UserFileError
@@ -108,10 +108,29 @@ def read_run(folder: Union[str, Path]) -> Run:
     if not sessions:
         raise UserFileError(f'{folder} holds no log of mmengine (<time>/vis_data/scalars.json).')
     settings = _read_settings(folder, sessions[-1])
-    run = Run(folder, settings=settings)
-    run.unit, run.length = _length(settings)
-    by_epoch, iterations = run.unit == 'epochs', {}
-    for session in sessions:
+    unit, length = _length(settings)
+    logged = merge_sessions(folder, by_epoch=unit == 'epochs')
+    epochs = {record['epoch']: record for record in logged.iterations.values() if isinstance(record.get('epoch'), int)}
+    return Run(folder, logged.validations, logged.trained, length, unit, settings, _training(logged.iterations), epochs)
+
+
+class Logged(NamedTuple):
+    """What the sessions of a run logged, without what a later one made void.
+
+    Args:
+        validations (dict[int, dict]): Metrics by the epoch (or iteration) after which they were measured.
+        iterations (dict[int, dict]): Training records by iteration, ascending.
+        trained (int): Epochs (or iterations) that are known to be done.
+    """
+    validations: Dict[int, dict]
+    iterations: Dict[int, dict]
+    trained: int
+
+
+def merge_sessions(folder: Union[str, Path], by_epoch: bool = True) -> Logged:
+    """Read the logs of all sessions of a run; all is empty where there is none yet."""
+    validations, iterations, done = {}, {}, 0
+    for session in logs.sessions(folder):
         trained, validated = [], {}
         for record in logs.session_records(session):
             if 'iter' in record or 'lr' in record:
@@ -122,18 +141,15 @@ def read_run(folder: Union[str, Path]) -> Run:
         progress = [step for step in progress if isinstance(step, int)]
         begin = min([*progress[:1], *list(validated)[:1]], default=None)
         if begin is not None:
-            run.validations = {step: metrics for step, metrics in run.validations.items() if step < begin}
-        run.validations.update(validated)
+            validations = {step: metrics for step, metrics in validations.items() if step < begin}
+        validations.update(validated)
         # The epoch that is logged is still under way.
-        run.trained = max([*run.validations, *(step - by_epoch for step in progress[-1:])], default=run.trained)
+        done = max([*validations, *(step - by_epoch for step in progress[-1:])], default=done)
         if trained:
             first = trained[0]['step']
             iterations = {step: record for step, record in iterations.items() if step < first}
             iterations.update((record['step'], record) for record in trained)
-    run.training = _training(iterations)
-    run.epochs = {record['epoch']: record for _, record in sorted(iterations.items())
-                  if isinstance(record.get('epoch'), int)}
-    return run
+    return Logged(validations, dict(sorted(iterations.items())), done)
 
 
 def _training(iterations: Dict[int, dict]) -> Dict[str, float]:

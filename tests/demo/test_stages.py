@@ -33,7 +33,7 @@ if name.endswith('untrained'):
 with open(folder / 'scalars.json', 'w') as log:
     for epoch in (1, 2):
         for step in range(3 * epoch - 2, 3 * epoch + 1):
-            log.write(json.dumps(dict(loss=1 / step, epoch=epoch, step=step)) + chr(10))
+            log.write(json.dumps(dict(lr=0.1, loss=1 / step, epoch=epoch, iter=step, step=step)) + chr(10))
         log.write(json.dumps({metric: 0.25 * epoch, 'step': epoch}) + chr(10))
 '''
 
@@ -112,7 +112,7 @@ def test_leftovers_of_another_version_are_replaced(plan):
     (folder / 'stage.json').write_text(json.dumps(dict(stamp='older', value=99)))
     (folder / 'epoch_7.pth').write_text('of another config')
     process = demo.Process(plan, stage)
-    process.process.wait()
+    process.run()
     assert not process.resumed and not (folder / 'epoch_7.pth').exists()
     assert plan.read(stage) == dict(stamp=plan.stamps[stage.name])
 
@@ -159,7 +159,7 @@ def test_without_a_result_a_stage_is_not_done(plan):
 def test_progress_is_read_from_a_log_that_is_being_written(plan):
     stage = by_name('pretrain/rm')
     process = demo.Process(plan, stage)
-    process.process.wait()
+    process.run()
     log = next(plan.folder(stage).glob('*/vis_data/scalars.json'))
     lines = log.read_text().splitlines(keepends=True)
     plan.iterations[stage.name] = 6

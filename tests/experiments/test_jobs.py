@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from stand_in import starts, use_stand_in, wait_for
 
-from mmrm.experiments import jobs
+from mmrm.experiments import jobs, processes
 from mmrm.utils.errors import UserError
 from mmrm.utils.files import locked
 
@@ -226,4 +226,4 @@ def test_progress_without_a_terminal_is_lines(runs):
 
 @pytest.mark.parametrize('seconds, words', [(4, '4 s'), (119, '1 min 59 s'), (3599.6, '1 h 00 min')])
 def test_time_in_words(seconds, words):
-    assert jobs.clock(seconds) == words
+    assert processes.clock(seconds) == words
