@@ -129,11 +129,14 @@ def test_part_of_a_config_is_no_run(error, tmp_path):
     assert 'no train_dataloader, train_cfg, optim_wrapper' in error(launch.train, config)
 
 
-def test_traceback_of_a_mistake_is_shown_on_demand(capsys, tmp_path):
+@pytest.mark.parametrize('way', ['option', 'variable'])
+def test_traceback_of_a_mistake_is_shown_on_demand(capsys, tmp_path, monkeypatch, way):
     config = tmp_path / 'bad.py'
     config.write_text('a = b\n')
+    if way == 'variable':
+        monkeypatch.setenv('MMRM_TRACEBACK', '1')
     with pytest.raises(SystemExit):
-        launch.train([str(config), '--traceback'])
+        launch.train([str(config), *(['--traceback'] if way == 'option' else [])])
     assert 'Traceback' in capsys.readouterr().err
 
 
@@ -246,6 +249,22 @@ def test_amp_is_float16_on_a_gpu_and_bfloat16_on_the_cpu(run, monkeypatch):
     monkeypatch.setattr(device_utils, 'DEVICE', 'cuda')
     wrapper = launch.prepare_train(options).optim_wrapper
     assert (wrapper.type, wrapper.loss_scale) == ('AmpOptimWrapper', 'dynamic')
+
+
+@pytest.mark.parametrize('fp16', [False, True])
+def test_validation_is_in_float32_unless_it_is_asked_for(run, monkeypatch, fp16):
+    from mmpretrain.models import ImageClassifier
+    seen, predict = set(), ImageClassifier.predict
+    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: True)
+    monkeypatch.setattr(ImageClassifier, 'predict', lambda self, inputs, samples: seen.add(
+        self.backbone(inputs)[-1].dtype) or predict(self, inputs, samples))
+    launch.train([str(run[0]), '--amp', '--work-dir', str(run[1]), '--cfg-options', 'train_cfg.max_epochs=1',
+                  f'val_cfg.fp16={fp16}'])
+    assert seen == {torch.bfloat16 if fp16 else torch.float32}
+    saved = torch.load(run[1] / 'epoch_1.pth', weights_only=True)
+    kept = [*saved['state_dict'].values(),
+            *(state['momentum_buffer'] for state in saved['optimizer']['state'].values())]
+    assert {value.dtype for value in kept if value.is_floating_point()} == {torch.float32}
 
 
 def test_a_precision_that_the_cpu_lacks_is_refused(error, run, monkeypatch):
@@ -742,6 +761,47 @@ def test_best_checkpoint_cannot_be_resumed_from(error, trained):
     best, = trained[1].glob('best_*.pth')
     message = error(launch.train, trained[0], '--work-dir', trained[1], '--resume', best)
     assert 'optimizer' in message and 'load_from' in message
+
+
+def test_best_checkpoint_can_be_tested_exported_and_started_from(trained, tmp_path):
+    best, = trained[1].glob('best_*.pth')
+    launch.test([str(trained[0]), str(best), '--work-dir', str(tmp_path / 'test')])
+    weights.export_backbone(best, tmp_path / 'backbone.pth')
+    launch.train([str(trained[0]), '--work-dir', str(tmp_path / 'new'), '--cfg-options', 'train_cfg.max_epochs=1',
+                  'optim_wrapper.optimizer.lr=0', f'load_from={best}'])
+    start, end = (torch.load(path, weights_only=True)['state_dict'] for path in (best, tmp_path / 'new/epoch_1.pth'))
+    assert all(torch.equal(start[name], end[name]) for name in start if 'weight' in name)
+
+
+def test_a_validation_that_was_missed_is_not_made_up_for(trained, tmp_path):
+    work = tmp_path / 'work'
+    launch.train([str(trained[0]), '--work-dir', str(work), '--resume', str(trained[1] / 'epoch_1.pth')])
+    log, = work.glob('*/vis_data/scalars.json')
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line['step'] for line in lines if 'accuracy/top1' in line] == [2]
+
+
+@pytest.mark.skipif(not hasattr(torch.serialization, 'clear_safe_globals'), reason='this torch has no allow-list')
+def test_without_an_allow_list_mmengines_checkpoints_are_refused(error, trained, tmp_path):
+    """As torch before 2.4 has none."""
+    config, last = trained[0], trained[1] / 'epoch_2.pth'
+    allowed = torch.serialization.get_safe_globals()
+    strict = f"model['init_cfg'] = dict(type='StrictPretrained', checkpoint={str(last)!r})\n"
+    torch.serialization.clear_safe_globals()
+    try:
+        for function, argv in ((launch.train, (config, '--resume', last)), (launch.test, (config, last)),
+                               (cli(lambda argv: weights.export_backbone(*argv)), (last, tmp_path / 'out.pth')),
+                               (launch.train, (write_run(tmp_path, more=strict), '--work-dir', tmp_path / 'fine'))):
+            message = error(function, *argv)
+            assert f'checkpoint {last} asks for' in message and 'would execute code' in message
+    finally:
+        torch.serialization.add_safe_globals(allowed)
+
+
+def test_the_shipped_configs_keep_two_checkpoints():
+    """mmengine by itself removes the older one first."""
+    shipped = Config.fromfile(paths.shipped() / 'configs' / '_base_' / 'default_runtime.py')
+    assert shipped.default_hooks.checkpoint.max_keep_ckpts >= 2
 
 
 def test_file_that_is_no_checkpoint_is_named(error, trained, tmp_path):

@@ -120,6 +120,13 @@ def test_train_and_test_from_another_folder(tmp_path, environment):
     assert set(json.loads((tmp_path / 'metrics.json').read_text())) == {'accuracy/top1'}
 
 
+@pytest.mark.parametrize('script, task', [('dist_train.sh', 'train'), ('dist_test.sh', 'test')])
+def test_python_chooses_the_interpreter(tmp_path, environment, script, task):
+    log = tmp_path / 'log'
+    assert start(log, dict(environment, PYTHON='echo'), TOOLS / script, 'a', 'b').wait() == 0
+    assert log.read_text() == f'{TOOLS / "dist.py"} {task} a b\n'
+
+
 @pytest.mark.slow
 def test_kill_in_mid_checkpoint_leaves_the_older_one(tmp_path, environment):
     """With ``max_keep_ckpts=1``, where mmengine itself removes the older one first."""
