@@ -23,6 +23,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 import torch
 
 from .errors import UserFileError, UserTypeError
+from .saved import find_saved, parse_name
 
 IF_TRUSTED = 'If you trust where it comes from, convert it once (this executes it) and use the new file:'
 COUNTER = 'num_batches_tracked'  # of batch norm
@@ -160,13 +161,11 @@ def good_neighbour(path: Union[str, Path]) -> Optional[Path]:
     A best one counts as the oldest: training cannot go on from it.
     """
     path = Path(path)
-    own = re.compile(r'(?:epoch|iter)_(\d+)\.pth|best_.+\.pth')
-    if not own.fullmatch(path.name):
+    if parse_name(path) is None:
         return None
-    found = [(int(match[1] or -1), other.name, other) for other in path.parent.glob('*.pth')
-             for match in [own.fullmatch(other.name)] if match and other.name != path.name]
-    return next((other for _, _, other in sorted(found, reverse=True) if not (_unreadable(other) or _fault(other))),
-                None)
+    others = [saved for saved in find_saved(path.parent) if saved.path.name != path.name]
+    others.sort(key=lambda saved: saved.metric is None)
+    return next((saved.path for saved in reversed(others) if not (_unreadable(saved.path) or _fault(saved.path))), None)
 
 
 def convert_command(path: Union[str, Path]) -> str:

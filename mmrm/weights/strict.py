@@ -136,8 +136,6 @@ def fetch(url: str, file: Path, sha256: str = '') -> None:
                         target.write(block)
                         hashed.update(block)
                         size += len(block)
-                    target.flush()
-                    os.fsync(target.fileno())
         except (OSError, HTTPException) as error:
             raise UserFileError(one_line(error)) from error
         if expected is not None and size != int(expected):
