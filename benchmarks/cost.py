@@ -27,7 +27,7 @@ from rich.table import Table
 from mmrm import RecursiveMix
 from mmrm.analysis.memory import peak_memory
 from mmrm.analysis.timing import interleaved, ratio
-from mmrm.models.batch_augments import Box, Mix
+from mmrm.core import Box, Consistency, Mix
 
 METHODS = dict(
     baseline=None,
@@ -68,10 +68,9 @@ def stepper(method: str, args, data: dict):
 
 def added_work(number: int, size: int, classes: int, channels: int, stride: int = 32, omega: float = 0.5):
     """The parts RM adds to a step: mixing, region and KL forward and backward, and the update of ``fc_roi``."""
-    augment = RecursiveMix(alpha=0.5)
+    rm, consistency = RecursiveMix(alpha=0.5), Consistency(channels, classes, omega)
     images, labels = torch.randn(number, 3, size, size), F.one_hot(torch.randint(0, classes, (number, )), classes)
-    head = MODELS.build(dict(type='RMConsistencyHead', num_classes=classes, in_channels=channels, omega=omega))
-    optimizer = torch.optim.SGD(head.fc_roi.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(consistency.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
     cells = max(size // stride, 1)
     features = torch.randn(number, channels, cells, cells, requires_grad=True)
     logits, history = torch.randn(number, classes), F.softmax(torch.randn(number, classes), 1)
@@ -79,17 +78,16 @@ def added_work(number: int, size: int, classes: int, channels: int, stride: int 
     box = Box(size // 4, size // 4, size // 4 + side, size // 4 + side)
 
     def mixing():
-        augment(images, labels)
-        augment.take_mix()
+        rm.mix(images, labels)
 
-    def consistency():
+    def comparing():
         mix = Mix(0.25, number, box, (size, size), history)
-        head._consistency(features, logits, mix)['loss_consistency'].backward()
+        consistency(mix, features, logits).backward()
         features.grad = None
         optimizer.step()
         optimizer.zero_grad()
 
-    return dict(mixing=mixing, consistency=consistency)
+    return dict(mixing=mixing, consistency=comparing)
 
 
 def report_added_work(console: Console, args) -> None:

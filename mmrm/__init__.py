@@ -9,14 +9,14 @@ from .version import __version__
 compat.apply()
 
 from . import datasets, weights  # noqa: E402
+from .core import Consistency, RecursiveMix  # noqa: E402
 from .engine import hooks, schedulers  # noqa: E402
 from .engine.optim_wrapper import BFloat16OptimWrapper  # noqa: E402
 from .models import backbones  # noqa: E402
-from .models.batch_augments import RecursiveMix  # noqa: E402
 from .models.data_preprocessor import RMDataPreprocessor, reset_history  # noqa: E402
 from .models.heads import RMConsistencyHead  # noqa: E402
 
 __all__ = [
-    'BFloat16OptimWrapper', 'RMConsistencyHead', 'RMDataPreprocessor', 'RecursiveMix', '__version__', 'backbones',
-    'compat', 'datasets', 'hooks', 'reset_history', 'schedulers', 'weights'
+    'BFloat16OptimWrapper', 'Consistency', 'RMConsistencyHead', 'RMDataPreprocessor', 'RecursiveMix', '__version__',
+    'backbones', 'compat', 'datasets', 'hooks', 'reset_history', 'schedulers', 'weights'
 ]

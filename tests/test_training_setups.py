@@ -1,5 +1,6 @@
 """RM in the set-ups people train in. Each test fails when its set-up breaks."""
 import copy
+import pickle
 import warnings
 
 import numpy as np
@@ -14,7 +15,8 @@ from mmengine.optim import OptimWrapper
 from mmpretrain.registry import MODELS
 
 from mmrm import BFloat16OptimWrapper, RecursiveMix, reset_history
-from mmrm.models.batch_augments import Mix
+from mmrm.core import Mix
+from mmrm.models.trio import check_trio
 
 
 def mix_of(data):
@@ -88,8 +90,7 @@ def test_validation_between_epochs_leaves_the_history_alone():
 def test_reset_history_reaches_stock_preprocessors_too():
     model = classifier(preprocessor='ClsDataPreprocessor')
     augment = model.data_preprocessor.batch_augments.augments[0]
-    with pytest.warns(UserWarning, match='RMDataPreprocessor'):
-        step(model, batch())
+    step(model, batch())
     assert augment._history is not None
     reset_history(model)
     assert augment._history is None
@@ -160,6 +161,22 @@ def test_ema():
     assert torch.allclose(ema.module.head.fc_roi.weight, model.head.fc_roi.weight - 0.5, atol=1e-6)
     ema.module.eval().val_step(batch())
     assert model.data_preprocessor.batch_augments.augments[0]._history is history
+
+
+@pytest.mark.parametrize('clone', [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))],
+                         ids=['deepcopy', 'pickle'])
+def test_a_copy_of_the_model_goes_on_with_its_history(clone):
+    """A copied tensor counts its in-place changes anew; that is no change of the historical images."""
+    model, data = classifier(alpha=1.0), batches(4)
+    losses_of(model, data[:3])
+    copied = clone(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        np.random.seed(1)
+        expected = step(model, copy.deepcopy(data[3]))
+        np.random.seed(1)
+        found = step(copied, copy.deepcopy(data[3]))
+    assert expected['rm_lambda'] > 0 and close([expected], [found], atol=1e-6)
 
 
 def test_channels_last():
@@ -288,37 +305,48 @@ def test_a_backbone_that_pools_is_told_which_setting_gives_a_map(tmp_path):
         step(build(config), batch(2, (64, 64), num_classes=1000))
 
 
-@pytest.mark.parametrize('preprocessor', ['RMDataPreprocessor', 'ClsDataPreprocessor'])
-def test_the_augment_without_the_head_is_told_once(preprocessor):
-    head = dict(type='LinearClsHead', num_classes=5, in_channels=64)
-    model = classifier(head=head, preprocessor=preprocessor)
-    model.neck = MODELS.build(dict(type='GlobalAveragePooling'))
-    step(model, batch())
-    with pytest.warns(UserWarning, match='RS \\+ HIS'):
-        step(model, batch())
+LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=64)
+MIXUP = dict(type='Mixup', alpha=1.0)
+
+
+@pytest.mark.parametrize('parts, wrong, use', [
+    (dict(head=LINEAR), 'RecursiveMix is on, but the head is LinearClsHead', "type='RMConsistencyHead'"),
+    (dict(preprocessor='ClsDataPreprocessor'), 'RecursiveMix is on, but the data preprocessor is ClsDataPreprocessor',
+     "type='RMDataPreprocessor'"),
+    (dict(head=LINEAR, preprocessor='ClsDataPreprocessor'),
+     'the head is LinearClsHead and the data preprocessor is ClsDataPreprocessor', "type='RMDataPreprocessor'"),
+    (dict(augments=MIXUP), 'RMConsistencyHead with omega=0.5, but RecursiveMix is off', "type='RecursiveMix'"),
+    (dict(augments=[MIXUP, dict(type='ResizeFillMix')]), 'but RecursiveMix is off', 'omega=0'),
+])
+def test_a_missing_part_of_rm_is_named_with_what_to_do(parts, wrong, use):
+    told = check_trio(classifier(**parts))
+    assert wrong in told and use in told and 'there will be no consistency loss' in told
+
+
+@pytest.mark.parametrize('parts', [
+    dict(), dict(share_fc=True), dict(augments=[dict(type='RecursiveMix'), MIXUP]), dict(omega=0),
+    dict(omega=0, preprocessor='ClsDataPreprocessor'), dict(omega=0, augments=dict(type='ResizeFillMix')),
+    dict(head=LINEAR, augments=MIXUP)])
+def test_no_word_where_no_part_of_rm_is_missing(parts):
+    assert check_trio(classifier(**parts)) is None
+
+
+@pytest.mark.parametrize('parts', [dict(head=LINEAR), dict(preprocessor='ClsDataPreprocessor'), dict(augments=MIXUP),
+                                   dict(omega=0, augments=dict(type='ResizeFillMix'))])
+def test_what_lacks_a_part_still_trains(parts):
+    model = classifier(**parts)
+    if 'head' in parts:
+        model.neck = MODELS.build(dict(type='GlobalAveragePooling'))
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         for _ in range(3):
-            step(model, batch())
+            losses = step(model, batch())
+    assert losses['loss'] > 0 and not losses.get('loss_consistency')
 
 
-@pytest.mark.parametrize('augments', [dict(type='Mixup', alpha=1.0), dict(type='RecursiveMix', history=False)])
-def test_no_word_about_the_head_where_none_is_missing(augments):
-    model = classifier(augments=augments, omega=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        for _ in range(3):
-            step(model, batch())
-
-
-def test_the_head_without_the_augment_is_told_once():
-    model = classifier(augments=dict(type='Mixup', alpha=1.0))
-    with pytest.warns(UserWarning, match='say nothing of RecursiveMix'):
-        losses = step(model, batch())
-    assert losses['loss_consistency'] == 0
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        step(model, batch())
+def test_resize_fill_mix_logs_its_lambda():
+    model = classifier(omega=0, augments=dict(type='ResizeFillMix'))
+    assert step(model, batch())['rm_lambda'] > 0
 
 
 def test_a_loop_without_mmpretrains_classifier():

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from mmengine.config import Config
 
-from ..models.batch_augments import Box, mix_labels, resize_fill, sample_box, sample_lambda
+from ..core import Box, mix_labels, resize_fill, sample_box, sample_lambda
 from ..utils.config import pipeline_of
 from ..utils.errors import UserValueError
 from ..visualization import figures, panels

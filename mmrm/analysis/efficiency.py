@@ -8,6 +8,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import OPTIMIZERS
 from mmpretrain.structures import DataSample
 
+from ..core import ROI_LAYER
 from ..utils.config import number_of_classes, pipeline_of, type_name
 from ..utils.errors import UserValueError
 from . import classifiers
@@ -17,7 +18,7 @@ from .timing import interleaved, ratio
 
 # The paper's table.
 CONFIGS = tuple(row.configs[0] for row in TABLES['efficiency'].rows)
-TRAINING_ONLY = 'head.fc_roi.'
+TRAINING_ONLY = f'head.{ROI_LAYER}.'
 
 
 class Cost(NamedTuple):

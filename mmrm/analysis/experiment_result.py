@@ -9,8 +9,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..core import sample_box, sample_lambda
 from ..experiments.cifar10 import METHODS
-from ..models.batch_augments import sample_box, sample_lambda
 from ..utils.errors import UserFileError
 from ..visualization import figures
 

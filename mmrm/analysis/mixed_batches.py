@@ -6,7 +6,7 @@ import torch
 from mmengine.config import Config
 from mmpretrain.registry import BATCH_AUGMENTS
 
-from ..models.batch_augments import Box, RecursiveMix
+from ..core import Box, RecursiveMix
 from ..utils.config import number_of_classes, pipeline_of, preprocessor_of, type_name
 from ..utils.errors import UserValueError
 from ..visualization import figures, panels
@@ -43,7 +43,7 @@ def recursive_mix_of(cfg: Config) -> Tuple[RecursiveMix, bool]:
     """The RecursiveMix of a config, new and empty, and whether the config has one; its defaults otherwise."""
     augments = (preprocessor_of(cfg).get('batch_augments') or {}).get('augments') or []
     for augment in augments if isinstance(augments, (list, tuple)) else [augments]:
-        if type_name(augment) == 'RecursiveMix' and augment.get('history', True):
+        if type_name(augment) == 'RecursiveMix':
             return BATCH_AUGMENTS.build(dict(augment)), True
     return RecursiveMix(), False
 
@@ -107,8 +107,7 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0) -> 
             for name, pair in pairs.items():
                 mixed, fused, shares, box = mix_pairs(pair, inputs, scores)
                 keep(name, mixed, fused, shares, box if name == 'CutMix' else None)
-            mixed, fused = augment(inputs, scores)
-            mix = augment.take_mix()
+            mixed, fused, mix = augment.mix(inputs, scores)
             shares = torch.zeros(batch)
             shares[:mix.count] = mix.lam
             keep('RM', mixed, fused, shares, mix.box if mix.lam else None)

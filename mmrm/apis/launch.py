@@ -23,6 +23,7 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.registry import RUNNERS
 
+from .. import core
 from ..engine.hooks.check_classes import check_runner_classes
 from ..engine.runner import RANK_VARIABLES, Runner, TestRunner
 from ..utils import paths
@@ -404,14 +405,16 @@ def explain(error: BaseException, work_dir: Optional[str] = None) -> Optional[Us
     if isinstance(error, UserError):
         return error
     text = one_line(error)
-    building = any('mmengine' in frame.filename and frame.name.startswith('build_')
-                   for frame in traceback.extract_tb(error.__traceback__))
+    frames = traceback.extract_tb(error.__traceback__)
+    building = any('mmengine' in frame.filename and frame.name.startswith('build_') for frame in frames)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return UserFileError(f'{error.strerror}: work dir {work_dir} cannot be written to any more. Checkpoints in '
                              'it are untouched; make room, then go on with --resume.')
     if isinstance(error, KeyError) and ' registry' in text:
         return UserValueError(f'config: {text.partition(". ")[0].partition(": ")[2]}. Is the name right, and is the '
                               'module that defines it in custom_imports?')
+    if isinstance(error, (ValueError, TypeError)) and frames and frames[-1].filename == core.__file__:
+        return UserValueError(f'config: {error}' if building else str(error))
     if building and isinstance(error, TypeError) and 'argument' in text:
         return UserValueError(f'config: {text.partition(": ")[2]}')
     if isinstance(error, (FileNotFoundError, PermissionError)):

@@ -19,6 +19,7 @@ from mmengine.device import utils as device_utils
 from mmengine.dist import barrier
 from mmengine.registry import OPTIMIZERS
 
+from ..core import ROI_LAYER
 from ..engine.optim_wrapper import bfloat16_is_fast
 from ..engine.runner import RANK_VARIABLES, Runner, check_epoch_is_complete
 from ..utils import files as writing
@@ -31,7 +32,7 @@ from ..weights.strict import download
 
 DEVICES = ('cuda', 'cpu')
 # An RM head's RoI layer serves training only; batch norm's counter is unused with a fixed momentum.
-UNUSED_IN_TEST = ('fc_roi.', 'num_batches_tracked')
+UNUSED_IN_TEST = (f'{ROI_LAYER}.', 'num_batches_tracked')
 
 
 def local_rank() -> int:

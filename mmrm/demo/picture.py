@@ -56,7 +56,6 @@ def mixed_images(work_dir: Path, count: int, seed: int = 0) -> List[Tuple[np.nda
     Returns:
         list: For each iteration the image (uint8 RGB), its label (class name -> share), lambda and the box.
     """
-    import torch
     from mmengine.registry import DATASETS, MODELS, init_default_scope
 
     from ..models.data_preprocessor import MIX_FIELD
@@ -72,7 +71,6 @@ def mixed_images(work_dir: Path, count: int, seed: int = 0) -> List[Tuple[np.nda
         item = dataset[int(index)]
         batch = preprocessor(dict(inputs=[item['inputs']], data_samples=[item['data_samples']]), training=True)
         sample, mix = batch['data_samples'][0], batch['data_samples'][0].get(MIX_FIELD)
-        mix.answer(torch.full((1, len(names)), 1 / len(names)))
         image = batch['inputs'] * preprocessor.std + preprocessor.mean
         image = image[0].clamp(0, 255).byte().permute(1, 2, 0).numpy()
         label = {name: float(share) for name, share in zip(names, sample.gt_score) if share > 0}

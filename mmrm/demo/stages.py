@@ -176,8 +176,8 @@ class Plan:
         self.epochs: Dict[str, int] = {}
         self.iterations: Dict[str, int] = {}
         self.stamps: Dict[str, str] = {}
-        code = [(paths.PACKAGE / 'models' / f'{name}.py').read_text()
-                for name in ('batch_augments', 'heads', 'data_preprocessor')]
+        code = [(paths.PACKAGE / f'{name}.py').read_text()
+                for name in ('core', 'models/batch_augments', 'models/heads', 'models/data_preprocessor')]
         configs = {name: read_config(name, MMRM_WORLD='world') for name in {stage.config for stage in STAGES}}
         for stage in STAGES:
             config = configs[stage.config]

@@ -20,6 +20,7 @@ from mmengine.runner import Runner as MMEngineRunner
 from ..utils.errors import UserError, UserFileError, UserValueError
 from .hooks import NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
+from .hooks.reset_history import ResetHistoryHook, warn_of_missing_parts
 
 # Which variables say the same in each launcher.
 RANK_VARIABLES = {
@@ -31,7 +32,7 @@ RANK_VARIABLES = {
 
 
 class Runner(MMEngineRunner):
-    """mmengine's Runner, with five differences.
+    """mmengine's Runner, with six differences.
 
     - A checkpoint is written beside its final name and moved there when it is complete; an older one is removed only
       after that. A run killed at any moment leaves a complete checkpoint behind, whatever ``max_keep_ckpts`` is.
@@ -41,7 +42,13 @@ class Runner(MMEngineRunner):
     - On the CPU, several processes talk through gloo, and SyncBN, which has no CPU implementation, becomes BN.
     - All processes must start from the same place: where one node does not see the checkpoint the others resume from,
       training stops with an error.
+    - When training starts, it warns if a part of RecursiveMix is missing (with ResetHistoryHook, the hook does).
     """
+
+    def train(self) -> torch.nn.Module:
+        if not any(isinstance(hook, ResetHistoryHook) for hook in self.hooks):
+            warn_of_missing_parts(self)
+        return super().train()
 
     def setup_env(self, env_cfg: dict) -> None:
         if self.distributed and get_device() == 'cpu' and not is_distributed():

@@ -4,6 +4,7 @@ A run is finished when its log holds the validation of its last epoch; an interr
 checkpoint.
 """
 import contextlib
+import copy
 import hashlib
 import json
 import os
@@ -169,7 +170,8 @@ def fingerprint(cfg: Config, seed: int, options: dict) -> str:
         seed (int): The run's seed.
         options (dict): Where the run departs from its config.
     """
-    decisive = {key: cfg.get(key) for key in DECISIVE}
+    decisive = {key: copy.deepcopy(cfg.get(key)) for key in DECISIVE}
+    ((decisive.get('model') or {}).get('head') or {}).pop('log_blind_kl', None)  # one number more in the log
     if cfg.get('data_preprocessor'):  # beside the model; those that have none keep the fingerprint they had
         decisive['data_preprocessor'] = cfg.data_preprocessor
     others = {key: value for key, value in options.items() if key.partition('.')[0] not in DECISIVE}

@@ -10,7 +10,7 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 from mmengine.config import Config
 
-from ..utils.config import preprocessor_is_beside, preprocessor_of, read_config, type_name
+from ..utils.config import preprocessor_is_beside, preprocessor_of, type_name
 from ..utils.errors import UserError, UserValueError
 from ..utils.paths import PACKAGE, find_config, home
 from . import jobs
@@ -44,7 +44,7 @@ SWEEPS = {
         {
             # CutMix with resizing instead of cutting: its lambda, its permutation and its probability on CIFAR.
             'rs': {
-                f'{AUGMENTS}.history': False,
+                f'{AUGMENTS}.type': 'ResizeFillMix',
                 f'{AUGMENTS}.alpha': 1.,
                 'model.data_preprocessor.batch_augments.probs': .5,
                 'model.head.omega': 0.
@@ -102,14 +102,14 @@ def plan(sweep: str,
     for setting in dict.fromkeys(settings or chosen.settings):
         config, name = _find_setting(setting)
         width = gpus or (1 if cpu else _gpus_of(config))
-        beside = preprocessor_is_beside(read_config(config))
+        beside = preprocessor_is_beside(_rm_config(config, options or {}))
         for value in dict.fromkeys(values):
             knobs = _moved_out(chosen.values[value]) if beside else chosen.values[value]
             twice = sorted(set(knobs) & set(options or {}))
             if twice:
                 raise UserValueError(f'--cfg-options cannot set {", ".join(twice)}: the sweep {sweep} sets it')
             merged = {**knobs, **(options or {})}
-            cfg = _config_of(config, merged)
+            cfg = jobs.merged_config(config, merged)
             for seed in dict.fromkeys(seeds):
                 run = Run(f'{sweep}={value} {name} seed {seed}', config, merged, seed,
                           root / sweep / name / value / f'seed{seed}', int(cfg.train_cfg.max_epochs), list(arguments),
@@ -142,7 +142,8 @@ def _gpus_of(config: Path) -> int:
     return int(found[1]) if found else 1
 
 
-def _config_of(config: Path, options: dict) -> Config:
+def _rm_config(config: Path, options: dict) -> Config:
+    """A config of RecursiveMix with options merged in."""
     cfg = jobs.merged_config(config, options)
     augments = (preprocessor_of(cfg).get('batch_augments') or {}).get('augments')
     if not isinstance(augments, dict) or type_name(augments) != 'RecursiveMix':

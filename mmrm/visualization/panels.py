@@ -4,7 +4,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import torch
 
-from ..models.batch_augments import Box
+from ..core import Box
 from ..utils.errors import UserValueError
 from . import figures
 

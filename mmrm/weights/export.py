@@ -7,6 +7,7 @@ from typing import Optional, Union
 
 import torch
 
+from ..core import ROI_LAYER
 from ..utils.checkpoints import COUNTER
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.files import atomic_write, check_out
@@ -94,7 +95,7 @@ def check_classifier(network: Network, source: Path) -> None:
     parts = [key for key in network.others if not key.startswith('data_preprocessor.')]
     if parts:
         raise UserFileError(f'{source} is no classifier: besides backbone and head it has {abbreviate(parts)}.')
-    extra = [key for key in network.head if not key.startswith(('fc.', 'fc_roi.'))]
+    extra = [key for key in network.head if not key.startswith(('fc.', f'{ROI_LAYER}.'))]
     if extra or not {'fc.weight', 'fc.bias'} <= set(network.head):
         found = abbreviate(network.head) or 'nothing'
         raise UserFileError(f'{source} has no linear classifier fc in its head, only {found}.')

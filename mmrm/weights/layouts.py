@@ -8,17 +8,19 @@ from typing import Dict, List, NamedTuple, Optional
 
 import torch
 
+from ..core import ROI_LAYER
+
 StateDict = Dict[str, torch.Tensor]
 
 # What a bare (unprefixed) file calls its classifier, and the name here.
 HEADS = {
     'fc.': 'fc.',
-    'fc_roi.': 'fc_roi.',
+    f'{ROI_LAYER}.': f'{ROI_LAYER}.',
     'linear.': 'fc.',
-    'linear_roi.': 'fc_roi.',
-    'head_roi.': 'fc_roi.',
+    'linear_roi.': f'{ROI_LAYER}.',
+    'head_roi.': f'{ROI_LAYER}.',
     'classifier.': 'fc.',
-    'head.fc_roi.': 'fc_roi.',
+    f'head.{ROI_LAYER}.': f'{ROI_LAYER}.',
     'head.fc.': 'fc.',
     'head.': 'fc.',
 }

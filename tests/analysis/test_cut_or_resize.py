@@ -4,7 +4,7 @@ import torch
 from tiny_run import write_run
 
 from mmrm.analysis import classifiers, cut_or_resize
-from mmrm.models.batch_augments import RecursiveMix
+from mmrm.core import RecursiveMix
 from mmrm.utils.errors import UserValueError
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from mmrm.engine.hooks import ChannelsLastHook
 from mmrm.engine.hooks.random_state import get_random_state, rm_worker_init, set_random_state
+from mmrm.engine.runner import Runner as MMRMRunner
 
 
 @DATASETS.register_module()
@@ -149,6 +150,23 @@ def test_the_history_is_kept_in_iteration_based_loops(tmp_path):
         runner.model.data_preprocessor.batch_augments.augments[0]._history is not None)
     runner(tmp_path, hooks=[watch], iterations=9).train()
     assert watch.had_history == [False] + [True] * 8
+
+
+@pytest.mark.parametrize('kind, hooks', [(Runner, [dict(type='ResetHistoryHook')]), (MMRMRunner, []),
+                                         (MMRMRunner, [dict(type='ResetHistoryHook')])],
+                         ids=['stock runner', 'own runner without the hook', 'own runner'])
+@pytest.mark.parametrize('omega, times', [(0.5, 1), (0, 0)])
+def test_a_missing_part_of_rm_is_told_once_when_training_starts(kind, hooks, omega, times, tmp_path):
+    """With mmengine's own Runner too, which mmpretrain's train.py uses."""
+    kind(
+        model=classifier(augments=dict(type='Mixup', alpha=1.0), omega=omega), work_dir=str(tmp_path),
+        train_dataloader=dict(dataset=dict(type='NoisyPictures'), batch_size=10,
+                              sampler=dict(type='DefaultSampler', shuffle=True)),
+        train_cfg=dict(by_epoch=True, max_epochs=2), default_scope='mmpretrain', custom_hooks=hooks,
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.01)),
+        default_hooks=dict(checkpoint=dict(type='CheckpointHook', interval=-1))).train()
+    log, = tmp_path.glob('*/*.log')
+    assert log.read_text().count('omega=0.5, but RecursiveMix is off: there will be no consistency loss') == times
 
 
 def test_random_state_round_trip():

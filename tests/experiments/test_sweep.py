@@ -16,9 +16,10 @@ from mmpretrain.registry import MODELS
 from stand_in import starts, use_stand_in, wait_for
 from tiny_run import BESIDE, in_pure_python, write_run
 
-import mmrm  # noqa: F401
+import mmrm
 from mmrm.apis import launch
 from mmrm.experiments import jobs, sweep
+from mmrm.models.batch_augments import ResizeFillMix
 from mmrm.utils.config import read_config
 from mmrm.utils.errors import UserError
 
@@ -65,10 +66,10 @@ def model_of(run):
 def test_a_value_reaches_the_model_and_nothing_else_changes(name, attribute, tmp_path):
     def state(augments, head):
         augment = augments.augments[0]
-        return dict(alpha=augment.alpha, interpolation=augment.interpolation, history=augment.history,
+        return dict(kind=type(augment), alpha=augment.alpha, interpolation=augment.interpolation,
                     probs=augments.probs, omega=head.omega, share_fc=head.share_fc)
 
-    base = dict(alpha=0.5, interpolation='nearest', history=True, probs=None, omega=0.1, share_fc=False)
+    base = dict(kind=mmrm.RecursiveMix, alpha=0.5, interpolation='nearest', probs=None, omega=0.1, share_fc=False)
     runs = sweep.plan(name, ['cifar10-resnet18-w16'], seeds=[7], root=tmp_path)
     for run in runs:
         model = model_of(run)
@@ -80,11 +81,12 @@ def test_a_value_reaches_the_model_and_nothing_else_changes(name, attribute, tmp
 def test_components_are_the_papers_three_rows(tmp_path):
     rs, history, everything = (model_of(run) for run in sweep.plan('components', seeds=[0], root=tmp_path))
     augment = rs[0].augments[0]
-    assert (augment.history, augment.alpha, rs[0].probs, rs[1].omega) == (False, 1.0, [0.5, 0.5], 0)
+    assert (type(augment), augment.alpha, rs[0].probs, rs[1].omega) == (ResizeFillMix, 1.0, [0.5, 0.5], 0)
     augment = history[0].augments[0]
-    assert (augment.history, augment.alpha, history[0].probs, history[1].omega) == (True, 0.5, None, 0)
+    assert (type(augment), augment.alpha, history[0].probs, history[1].omega) == (mmrm.RecursiveMix, 0.5, None, 0)
     augment = everything[0].augments[0]
-    assert (augment.history, augment.alpha, everything[0].probs, everything[1].omega) == (True, 0.5, None, 0.1)
+    kind = mmrm.RecursiveMix
+    assert (type(augment), augment.alpha, everything[0].probs, everything[1].omega) == (kind, 0.5, None, 0.1)
 
 
 def test_a_plan_has_a_folder_a_run_and_as_many_gpus_as_the_recipe(tmp_path):

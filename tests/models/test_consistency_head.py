@@ -12,8 +12,7 @@ from reference import PlainRM, roi_align
 from torchvision.ops import roi_align as torchvision_roi_align
 
 from mmrm import RecursiveMix, RMConsistencyHead
-from mmrm.models.batch_augments import Box, Mix
-from mmrm.models.heads import kl_divergence, roi_mean
+from mmrm.core import Box, Mix, kl_divergence, roi_mean
 
 
 def operator(features, box, scale):
@@ -146,14 +145,15 @@ def test_names_of_losses_and_what_is_summed():
     for _ in range(4):
         losses = step(model, batch())
     total, logged = model.parse_losses(losses)
-    assert set(losses) == {'loss', 'loss_consistency', 'rm_kl', 'rm_kl_blind', 'rm_lambda'}
+    assert set(losses) == {'loss', 'loss_consistency', 'rm_kl', 'rm_lambda'}
     assert torch.allclose(total, losses['loss'] + losses['loss_consistency'])
     assert torch.allclose(losses['loss_consistency'], 0.5 * losses['rm_lambda'] * losses['rm_kl'], atol=1e-6)
     assert logged['rm_lambda'] > 0
 
 
-def test_the_blind_kl_is_that_of_the_best_constant_answer():
-    model = classifier(alpha=1.0)
+def test_the_blind_kl_on_request_is_that_of_the_best_constant_answer():
+    model = classifier(alpha=1.0, log_blind_kl=True)
+    assert step(model, batch())['rm_kl_blind'] == 0
     for _ in range(4):
         history = getattr(model.data_preprocessor.batch_augments.augments[0]._history, 'mix', None)
         losses = step(model, batch())

@@ -11,8 +11,9 @@ from mmpretrain.models import RandomBatchAugment
 from mmpretrain.registry import BATCH_AUGMENTS
 from reference import PlainRM
 
-from mmrm import RecursiveMix
-from mmrm.models.batch_augments import Box, mix_labels, resize_fill, sample_box, sample_lambda
+from mmrm import RecursiveMix, core
+from mmrm.core import Box, mix_labels, resize_fill, sample_box, sample_lambda
+from mmrm.models.batch_augments import ResizeFillMix
 
 
 def one_hot(number, num_classes=5):
@@ -35,7 +36,7 @@ class FixedBox:
 
 def test_registered_in_mmpretrain():
     augment = BATCH_AUGMENTS.build(dict(type='RecursiveMix', alpha=0.3, interpolation='bilinear'))
-    assert isinstance(augment, RecursiveMix) and augment.alpha == 0.3
+    assert type(augment) is core.RecursiveMix is RecursiveMix and augment.alpha == 0.3
 
 
 def test_lambda_is_uniform_up_to_alpha():
@@ -212,9 +213,9 @@ def test_reset_empties_the_history():
     assert torch.equal(augment(images, one_hot(2))[0], images)
 
 
-def test_without_history_it_is_cutmix_with_resizing():
-    """Lambda ~ Beta(1, 1), a permutation of the same batch, the whole partner in the box, nothing kept."""
-    augment = RecursiveMix(alpha=1.0, history=False)
+def test_resize_fill_mix_is_cutmix_with_resizing():
+    """Lambda ~ Beta(1, 1), a permutation of the same batch, the whole partner in the box."""
+    augment = BATCH_AUGMENTS.build(dict(type='ResizeFillMix'))
     shares = []
     for _ in range(300):
         images = torch.arange(1., 7).view(6, 1, 1, 1).expand(6, 3, 32, 32)
@@ -227,7 +228,6 @@ def test_without_history_it_is_cutmix_with_resizing():
             partners = mixed[:, 0, box.y1, box.x1].long() - 1
             assert sorted(partners.tolist()) == list(range(6))
             assert torch.allclose(scores, mix.lam * labels[partners] + (1 - mix.lam) * labels)
-    assert augment._history is None
     assert max(shares) > 0.6 and abs(np.mean(shares) - 0.34) < 0.06  # E of the clipped area when lambda ~ U(0, 1)
 
 
@@ -262,10 +262,23 @@ def test_two_augments_have_two_histories():
 
 
 @pytest.mark.parametrize('argument, value', [('alpha', 0), ('alpha', -0.5), ('alpha', 1.5), ('alpha', float('nan')),
-                                             ('alpha', '0.5'), ('interpolation', 'bicubic'), ('history', 1)])
+                                             ('alpha', '0.5'), ('interpolation', 'bicubic'), ('num_classes', 0),
+                                             ('num_classes', True), ('num_classes', '10'), ('rng', 7)])
 def test_bad_argument_is_named(argument, value):
-    with pytest.raises((ValueError, TypeError), match=f'{argument}={value!r}'):
+    with pytest.raises((ValueError, TypeError), match=f'RecursiveMix: {argument}={value!r}'):
         RecursiveMix(**{argument: value})
+
+
+@pytest.mark.parametrize('argument, value', [('alpha', 0), ('alpha', float('inf')), ('interpolation', 'bicubic')])
+def test_bad_argument_of_resize_fill_mix_is_named(argument, value):
+    with pytest.raises(ValueError, match=f'ResizeFillMix: {argument}={value!r}'):
+        ResizeFillMix(**{argument: value})
+
+
+def test_who_asks_for_no_history_is_told_the_class_that_has_none():
+    with pytest.raises(ValueError, match=r'history=False is gone.*ResizeFillMix'):
+        BATCH_AUGMENTS.build(dict(type='RecursiveMix', alpha=1.0, history=False))
+    assert RecursiveMix(history=True).alpha == 0.5  # as configs of version 0.1 may say
 
 
 def test_integer_labels_are_refused():

@@ -1,0 +1,203 @@
+"""The method without any framework: what a plain PyTorch loop calls, and that nothing else is needed for it."""
+import ast
+import copy
+import pickle
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mmrm import core
+from mmrm.core import Box, Consistency, Mix, RecursiveMix, kl_divergence, roi_mean
+
+
+def batch(number=4, num_classes=5, size=16):
+    return torch.rand(number, 3, size, size), torch.randint(num_classes, (number, ))
+
+
+class Net(torch.nn.Module):
+
+    def __init__(self, num_classes=5):
+        super().__init__()
+        self.features, self.classifier = torch.nn.Conv2d(3, 8, 3, stride=4), torch.nn.Linear(8, num_classes)
+
+    def forward(self, images):
+        feature_map = self.features(images).tanh()
+        return feature_map, self.classifier(feature_map.mean(dim=(2, 3)))
+
+
+def test_the_file_needs_torch_and_numpy_alone():
+    found = set()
+    for node in ast.walk(ast.parse(Path(core.__file__).read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.split('.')[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or '').split('.')[0] if node.level == 0 else 'mmrm')
+    assert {name for name in found if name not in sys.stdlib_module_names} == {'numpy', 'torch'}
+
+
+# -------------------------------------------------------------------------------------------------------------- mixing
+def test_integer_labels_become_scores():
+    one = RecursiveMix(alpha=1.0, num_classes=5, rng=np.random.RandomState(3))
+    other = RecursiveMix(alpha=1.0, rng=np.random.RandomState(3))
+    for kind in (torch.int64, torch.int32, torch.uint8):
+        images, labels = batch()
+        x, y, mix = one.mix(images, labels.to(kind))
+        expected = other.mix(images, F.one_hot(labels, 5))
+        assert y.dtype == torch.float32 and y.shape == (4, 5)
+        assert torch.equal(x, expected[0]) and torch.equal(y, expected[1]) and mix.box == expected[2].box
+    assert mix.lam > 0
+
+
+def test_mix_returns_what_mmpretrains_call_leaves_to_take_mix():
+    one, other = (RecursiveMix(alpha=1.0, rng=np.random.RandomState(3)) for _ in range(2))
+    for _ in range(3):
+        images, labels = batch()
+        scores = F.one_hot(labels, 5)
+        x, y, mix = one.mix(images, scores)
+        called = other(images, scores)
+        taken = other.take_mix()
+        assert torch.equal(x, called[0]) and torch.equal(y, called[1])
+        assert (mix.lam, mix.count, mix.box) == (taken.lam, taken.count, taken.box)
+        assert other.take_mix() is None and one.take_mix() is None
+
+
+@pytest.mark.parametrize('arguments, labels, told', [
+    ({}, torch.tensor([0, 1]), r'integer labels need RecursiveMix\(num_classes='),
+    (dict(num_classes=3), torch.tensor([0, 3]), r'label 3 is outside of the 3 classes \(0 to 2\)'),
+    (dict(num_classes=3), torch.tensor([0, -1]), 'label -1 is outside'),
+    (dict(num_classes=3), torch.rand(2, 4), 'num_classes=3, but the scores have 4 classes'),
+    (dict(num_classes=3), torch.tensor([0, 1, 2]), r'shape \(2, \).*but got \(3,\) of torch.int64'),
+    ({}, torch.rand(2), r'but got \(2,\) of torch.float32'),
+    ({}, torch.rand(2, 3, 4), r'but got \(2, 3, 4\)'),
+])
+def test_labels_that_do_not_fit_are_named(arguments, labels, told):
+    with pytest.raises(ValueError, match=told):
+        RecursiveMix(**arguments).mix(torch.rand(2, 3, 8, 8), labels)
+
+
+def test_images_that_are_no_batch_are_named():
+    with pytest.raises(ValueError, match=r'images must have shape \(N, C, H, W\), but got \(3, 8, 8\)'):
+        RecursiveMix(num_classes=3).mix(torch.rand(3, 8, 8), torch.tensor([0]))
+
+
+@pytest.mark.parametrize('interpolation', core.INTERPOLATIONS)
+@pytest.mark.parametrize('value', [float('nan'), float('inf'), -float('inf')])
+def test_a_bad_pixel_does_not_live_on_in_the_history(value, interpolation):
+    rm = RecursiveMix(alpha=1.0, interpolation=interpolation, num_classes=5)
+    images, labels = batch()
+    images[1] = value
+    x, _, _ = rm.mix(images, labels)
+    assert not x[1].isfinite().any()  # the batch itself is the caller's
+    clean, labels = batch()
+    x, _, mix = rm.mix(clean + 1, labels)
+    box = mix.box
+    assert mix.lam > 0 and x.isfinite().all()
+    assert not x[1, :, box.y1:box.y2, box.x1:box.x2].any()  # 0 in its place
+    assert x[[0, 2, 3]].all()  # and only there
+
+
+def test_images_too_large_for_half_precision_do_not_either():
+    rm = RecursiveMix(alpha=1.0, num_classes=5)
+    images, labels = batch()
+    rm.mix(images * 1e6, labels)
+    x, _, mix = rm.mix(images.half(), labels)
+    assert mix.lam > 0 and x.dtype == torch.float16 and x.isfinite().all()
+
+
+@pytest.mark.parametrize('clone', [copy.deepcopy, lambda rm: pickle.loads(pickle.dumps(rm))],
+                         ids=['deepcopy', 'pickle'])
+def test_a_copy_tells_an_overwritten_history_from_one_that_was_copied(clone):
+    rm = RecursiveMix(alpha=1.0, num_classes=5)
+    x, _, _ = rm.mix(*batch())
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert clone(rm).mix(*batch())[2].lam > 0
+    x.add_(1)  # a model that works in place on its input
+    with pytest.warns(UserWarning, match='in place'):
+        assert clone(rm).mix(*batch())[2].lam == 0
+
+
+def test_a_copy_has_a_history_of_its_own():
+    rm = RecursiveMix(alpha=1.0, num_classes=5)
+    rm.mix(*batch())
+    copied = copy.deepcopy(rm)
+    kept = copied._history.images.clone()
+    rm._history.images.zero_()
+    assert torch.equal(copied._history.images, kept) and kept.any()
+
+
+# --------------------------------------------------------------------------------------------------------- consistency
+def test_the_loss_is_the_papers_equation():
+    torch.manual_seed(1)
+    consistency, box = Consistency(8, 5, omega=0.7), Box(2, 3, 11, 9)
+    history, features, logits = F.softmax(torch.randn(3, 5), 1), torch.randn(4, 8, 4, 4), torch.randn(4, 5)
+    mix = Mix(0.25, 3, box, (16, 16), history)
+    loss = consistency(mix, features, logits)
+    kl = kl_divergence(history, consistency.fc_roi(roi_mean(features[:3], box, (16, 16))))
+    assert torch.allclose(loss, 0.7 * 0.25 * kl.sum() / 4)  # the fourth sample was not mixed
+    assert consistency.last['lam'] == 0.25 * 3 / 4 and torch.allclose(consistency.last['kl'], kl.mean())
+    assert not consistency.last['kl'].requires_grad
+    assert torch.allclose(mix.prediction, F.softmax(logits, 1))
+
+
+def test_a_plain_loop_learns_from_its_history():
+    rm, net, consistency = RecursiveMix(alpha=1.0, num_classes=5), Net(), Consistency(8, 5, omega=0.5)
+    optimizer = torch.optim.SGD([*net.parameters(), *consistency.parameters()], lr=0.1)
+    for t in range(4):
+        images, scores, mix = rm.mix(*batch())
+        feature_map, logits = net(images)
+        loss = consistency(mix, feature_map, logits)
+        assert (loss > 0) == (t > 0)
+        optimizer.zero_grad()
+        (F.cross_entropy(logits, scores) + loss).backward()
+        assert consistency.fc_roi.weight.grad.any() == (t > 0)
+        optimizer.step()
+    assert not mix.prediction.requires_grad
+
+
+@pytest.mark.parametrize('mix', [None, Mix(0.0, 0, Box(0, 0, 0, 0), (16, 16)), Mix(0.3, 4, Box(0, 0, 8, 8), (16, 16))],
+                         ids=['another augmentation', 'nothing mixed', 'never answered'])
+def test_with_nothing_to_compare_every_parameter_still_has_a_gradient(mix):
+    """What DDP needs without find_unused_parameters."""
+    consistency = Consistency(8, 5)
+    loss = consistency(mix, torch.randn(4, 8, 4, 4), torch.randn(4, 5))
+    loss.backward()
+    assert loss == 0 and loss.dtype == torch.float32
+    assert all(not parameter.grad.any() for parameter in consistency.parameters())
+
+
+def test_omega_zero_has_no_layer_and_answers_nothing():
+    consistency = Consistency(8, 5, omega=0)
+    mix = Mix(0.3, 4, Box(0, 0, 8, 8), (16, 16), torch.full((4, 5), 0.2))
+    assert consistency(mix, torch.randn(4, 8, 4, 4), torch.randn(4, 5)) == 0
+    assert not list(consistency.parameters()) and mix.prediction is None and consistency.last['lam'] == 0.3
+
+
+def test_only_the_layer_is_in_the_state_dict():
+    consistency = Consistency(8, 5)
+    consistency(None, torch.randn(4, 8, 4, 4), torch.randn(4, 5))
+    assert set(consistency.state_dict()) == {f'{core.ROI_LAYER}.weight', f'{core.ROI_LAYER}.bias'}
+    assert copy.deepcopy(consistency).last.keys() == {'lam', 'kl'}
+
+
+@pytest.mark.parametrize('features, logits, told', [
+    ((4, 8), (4, 5), r'must have shape \(4, 8, h, w\), but got \(4, 8\)'),
+    ((4, 6, 2, 2), (4, 5), r'but got \(4, 6, 2, 2\)'),
+    ((4, 2, 2, 8), (4, 5), r'but got \(4, 2, 2, 8\)'),
+    ((3, 8, 2, 2), (4, 5), r'but got \(3, 8, 2, 2\)'),
+    ((4, 8, 2, 2), (4, 6), r'logits must have shape \(N, 5\), but got \(4, 6\)'),
+])
+def test_shapes_that_do_not_fit_are_named(features, logits, told):
+    with pytest.raises(ValueError, match=told):
+        Consistency(8, 5)(None, torch.randn(features), torch.randn(logits))
+
+
+@pytest.mark.parametrize('omega', [-0.1, float('nan'), float('inf'), '0.5', True])
+def test_a_bad_omega_is_named(omega):
+    with pytest.raises(ValueError, match=f'Consistency: omega={omega!r}'):
+        Consistency(8, 5, omega)
