@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from ..utils.decisive import decisive_settings, differences
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import default_work_dir, home, shipped, show_path
 from ..utils.runs import Run, find_runs, read_run
@@ -16,9 +17,6 @@ from ..visualization import grids
 from .published import METRICS, TABLES, Metric, Row, Table
 
 EFFICIENCY_FILE = 'efficiency.json'
-# What must be as in the config for a run to count as a run of it. Data paths, workers, seeds and logging may differ.
-COMPARED = ('model', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'auto_scale_lr', 'train_dataloader.batch_size',
-            'train_dataloader.dataset.pipeline')
 OTHER_SETTINGS = 'other settings'
 # Folders of work_dirs/ that other tools fill.
 OWN = (('sweep', ), ('experiment', ), ('demo', ), ('demo-quick', ))
@@ -206,15 +204,6 @@ def _efficiency(row: Row, root: Path) -> List[dict]:
 
 
 # ---------------------------------------------------------------------------------------------------------- same config
-def _flat(node, name: str = '') -> Dict[str, object]:
-    if isinstance(node, dict):
-        found = {}
-        for key, value in node.items():
-            found.update(_flat(value, f'{name}.{key}' if name else str(key)))
-        return found
-    return {name: json.loads(json.dumps(node, default=str))}
-
-
 def _different(run: Run, row: Row, config: Optional[str]) -> List[str]:
     """In which settings a run differs from the config (or the sweep's value) that it stands for."""
     from mmengine.config import Config
@@ -229,19 +218,12 @@ def _different(run: Run, row: Row, config: Optional[str]) -> List[str]:
             cfg = Config.fromfile(shipped() / config)
     except Exception as error:  # a toolbox that is not installed, a config that is gone
         return [f'{show_path(run.folder)}: not compared with its config ({type(error).__name__})']
-    wanted, found = _flat(cfg.to_dict()), _flat(run.settings)
-    keys = [key for key in {**wanted, **found} if any(key == name or key.startswith(f'{name}.') for name in COMPARED)]
-    told = [f'{key}={_short(found.get(key))} instead of {_short(wanted.get(key))}' for key in sorted(keys)
-            if found.get(key) != wanted.get(key)]
+    wanted, found = (decisive_settings(each, length=True, weights=True) for each in (cfg.to_dict(), run.settings))
+    told = sorted(f'{each.key}={each.new} instead of {each.old}' for each in differences(wanted, found))
     if not told:
         return []
     more = f' and {len(told) - 3} more' if len(told) > 3 else ''
     return [f'{show_path(run.folder)}: {OTHER_SETTINGS} than the config: {"; ".join(told[:3])}{more}']
-
-
-def _short(value) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f'{text[:57]}...'
 
 
 # ------------------------------------------------------------------------------------------------------------- commands

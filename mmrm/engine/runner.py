@@ -17,6 +17,7 @@ from mmengine.registry import MODEL_WRAPPERS
 from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 
+from ..utils import decisive
 from ..utils.errors import UserError, UserFileError, UserValueError
 from .hooks import NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
@@ -43,6 +44,7 @@ class Runner(MMEngineRunner):
     - All processes must start from the same place: where one node does not see the checkpoint the others resume from,
       training stops with an error.
     - When training starts, it warns if a part of RecursiveMix is missing (with ResetHistoryHook, the hook does).
+    - A checkpoint remembers what decides its result, and a run that resumes from it with other settings lists them.
     """
 
     def train(self) -> torch.nn.Module:
@@ -82,6 +84,7 @@ class Runner(MMEngineRunner):
             check_epoch_is_complete(filename, self.epoch, self.iter, self.message_hub.runtime_info)
 
     def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs) -> None:
+        kwargs['meta'] = dict(kwargs.get('meta') or {}, mmrm_run=decisive.describe_run(self.cfg, self.world_size))
         if '://' in str(out_dir):  # object stores write whole objects
             super().save_checkpoint(out_dir, filename, *args, **kwargs)
             return
@@ -99,6 +102,20 @@ class Runner(MMEngineRunner):
         finally:
             if is_main_process():
                 part.unlink(missing_ok=True)
+
+    def load_checkpoint(self, filename: str, *args, **kwargs) -> dict:
+        checkpoint = super().load_checkpoint(filename, *args, **kwargs)
+        if self._resume:
+            self._tell_drift(filename, checkpoint.get('meta') or {})
+        return checkpoint
+
+    def _tell_drift(self, filename: str, meta: dict) -> None:
+        lines = decisive.drift(meta, self.cfg, self.world_size)
+        if lines:
+            self.logger.warning(
+                f'{filename} was trained with other settings (its -> of this run):\n'
+                + '\n'.join(f'  {line}' for line in decisive.abbreviate(lines))
+                + '\nTraining goes on, but it is no longer the run that was started.')
 
     def load_or_resume(self) -> None:
         super().load_or_resume()

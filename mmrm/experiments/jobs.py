@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..utils.config import checkpoint_out_dir, read_config
+from ..utils.decisive import SECTIONS
 from ..utils.errors import UserError, UserFileError, UserTypeError, UserValueError
 from ..utils.files import RUN_LOCK, LockedError, lock_holder, locked, write_text
 from ..utils.paths import shipped
@@ -33,9 +34,9 @@ from .processes import Start, clock, run_side_by_side
 METRIC = 'accuracy/top1'
 JOB_LOCK = '.job.lock'  # of the one who starts a run; the run itself has RUN_LOCK
 MISTAKE = ' (a mistake in the input)'  # train.py's exit code 2
-# What decides a run's numbers, besides versions and the processor.
-DECISIVE = ('model', 'train_dataloader', 'val_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'val_cfg',
-            'custom_hooks')
+# Not in a fingerprint, so that the results published with one keep it: the preprocessor where there is none beside the
+# model, and what is an option of the run (--seed, --auto-scale-lr).
+DECISIVE = tuple(key for key in SECTIONS if key not in ('data_preprocessor', 'auto_scale_lr', 'randomness'))
 
 
 @dataclass

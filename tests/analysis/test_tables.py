@@ -227,8 +227,10 @@ def test_a_run_with_the_settings_of_the_config_has_no_note(tmp_path):
 
     from mmrm.utils.paths import find_config
     cfg = Config.fromfile(find_config(f'configs/rm/{R18}.py'))
-    cfg.randomness = dict(seed=1)
+    cfg.randomness.seed = 1
     cfg.train_dataloader.num_workers = 0
+    cfg.train_dataloader.collate_fn = dict(type='default_collate')  # as train.py adds it
+    cfg.train_dataloader.dataset.data_root = '/elsewhere'
     write_session(tmp_path / 'rm' / R18, '20260101_000000', epochs(1, [50.]), cfg.pretty_text)
     filled = row_of('cifar100', tmp_path, 'ResNet-18', '+ RM')
     assert filled.notes == [] and filled.state == '1 of 200 epochs'
