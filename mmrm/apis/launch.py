@@ -31,10 +31,10 @@ from ..utils.classes import check_classes
 from ..utils.config import read_config, require
 from ..utils.errors import UserError, UserFileError, UserValueError, cli, one_line
 from ..utils.files import write_text
+from ..utils.processes import local_rank, say, warn
 from ..weights import check_placement
 from ..weights.strict import init_cfgs
 from . import preflight
-from .preflight import local_rank, say
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -288,7 +288,7 @@ def compare_classes(cfg: Config, parts: Sequence[str]) -> None:
         verdict = check_classes(cfg, parts)
         verdict.check()
         for warning in verdict.warnings:
-            say(f'warning: {warning}')
+            warn(warning)
 
 
 def forget_weights(model: torch.nn.Module) -> None:

@@ -27,24 +27,13 @@ from ..utils import paths
 from ..utils.checkpoints import read_checkpoint
 from ..utils.config import checkpoint_out_dir, dataset_class, datasets, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line
+from ..utils.processes import local_rank, say
 from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints
 from ..weights.strict import download
 
 DEVICES = ('cuda', 'cpu')
 # An RM head's RoI layer serves training only; batch norm's counter is unused with a fixed momentum.
 UNUSED_IN_TEST = (f'{ROI_LAYER}.', 'num_batches_tracked')
-
-
-def local_rank() -> int:
-    """The number of this process on its node."""
-    return int(os.environ.get('LOCAL_RANK', 0))
-
-
-def say(text: str) -> None:
-    """Print a line, once a node."""
-    told = {'MMRM_PARENT', 'TORCHELASTIC_RUN_ID'} <= set(os.environ)  # by dist.py, which started this process
-    if local_rank() == 0 and not told:
-        print(text, flush=True)
 
 
 # ------------------------------------------------------------------------------------------------------------ config

@@ -7,10 +7,12 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 
 from .errors import UserError, UserFileError, UserValueError, one_line
+from .options import unknown_options
+from .processes import warn
 
 
 def read_config(path: Path, options: Optional[dict] = None) -> Config:
-    """Read a config file and merge ``options`` (``{'a.b': value}``) into it."""
+    """Read a config file and merge ``options`` (``{'a.b': value}``) into it; tell those that it does not know."""
     try:
         cfg = Config.fromfile(path)
     except UserError:
@@ -18,6 +20,8 @@ def read_config(path: Path, options: Optional[dict] = None) -> Config:
     except Exception as error:
         raise UserFileError(f'config {path} cannot be read: {one_line(error)}{config_line(error)}') from error
     _check_preprocessor_options(cfg, path, options or {})
+    for unknown in unknown_options(cfg, options or {}):
+        warn(str(unknown))
     try:
         cfg.merge_from_dict(options or {})
     except Exception as error:
@@ -27,11 +31,15 @@ def read_config(path: Path, options: Optional[dict] = None) -> Config:
 
 
 def _check_preprocessor_options(cfg: Config, path: Path, options: dict) -> None:
-    """Raise if an option would give the model a preprocessor of its own, which hides the one beside it."""
+    """Raise if an option would make a second preprocessor: the model's own hides the one beside it."""
     astray = next((key for key in options if key.startswith('model.data_preprocessor.')), None)
     if astray and preprocessor_is_beside(cfg):
         raise UserValueError(f'--cfg-options {astray}: config {path} has its preprocessor beside the model, so it is '
                              f'{astray[len("model."):]}')
+    astray = next((key for key in options if key.startswith('data_preprocessor.')), None)
+    if astray and (cfg.get('model') or {}).get('data_preprocessor'):
+        raise UserValueError(f'--cfg-options {astray}: config {path} has its preprocessor in the model, so it is '
+                             f'model.{astray}')
 
 
 def config_line(error: BaseException) -> str:

@@ -207,7 +207,7 @@ def test_a_folder_with_other_files_than_images_is_empty_too(tmp_path):
 def test_an_empty_folder_that_all_count_is_a_warning(tmp_path, capsys):
     config = tiny(tmp_path, classes=5, empty=('train/e', 'val/e'))
     launch.prepare_train(launch.train_parser().parse_args([str(config), '--work-dir', str(tmp_path / 'work')]))
-    assert re.search(r'warning: .*1 class folder without an image.*: e', capsys.readouterr().out)
+    assert re.search(r'warning: .*1 class folder without an image.*: e', capsys.readouterr().err)
     assert check(config).problems == []
 
 
@@ -255,7 +255,7 @@ def test_a_head_beyond_the_labels_of_a_list_is_a_warning(tmp_path, capsys):
     config = with_lists(tmp_path, [0, 1], classes=1000)
     assert check(config).problems == []
     launch.prepare_train(launch.train_parser().parse_args([str(config), '--work-dir', str(tmp_path / 'work')]))
-    told = capsys.readouterr().out
+    told = capsys.readouterr().err
     assert 'has labels up to 1, model.head.num_classes=1000' in told and 'model.head.num_classes=2' in told
 
 

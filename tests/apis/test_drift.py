@@ -35,7 +35,8 @@ def run(tmp_path):
 
 def resumed(config, work, *options) -> str:
     """The log of a run that goes on for a second epoch."""
-    launch.train([str(config), '--work-dir', str(work), '--resume', '--cfg-options', 'train_cfg.max_epochs=2', *options])
+    options = ('train_cfg.max_epochs=2', *options)
+    launch.train([str(config), '--work-dir', str(work), '--resume', '--cfg-options', *options])
     return max(work.glob('*/*.log'), key=lambda path: path.stat().st_mtime).read_text()
 
 
@@ -44,7 +45,8 @@ def test_a_resume_with_other_settings_lists_them_and_goes_on(run):
                   'train_dataloader.num_workers=0', 'default_hooks.logger.interval=2')
     listed = log.partition('was trained with other settings')[2].partition('Training goes on')[0]
     assert re.findall(r'^  (\S+: \S+ -> \S+)', listed, re.M) == [
-        'model.head.omega: 0.5 -> 0.1', 'train_dataloader.batch_size: 2 -> 4', 'optim_wrapper.optimizer.lr: 0.01 -> 0.7']
+        'model.head.omega: 0.5 -> 0.1', 'train_dataloader.batch_size: 2 -> 4',
+        'optim_wrapper.optimizer.lr: 0.01 -> 0.7']
     # What is said to have no effect has none, and the other settings have theirs: 12 images, 4 at a time.
     assert 'lr: 0.01 -> 0.7 (no effect' in listed
     steps = re.findall(r'Epoch\(train\) +\[2\]\[ *\d+/(\d+)\] +lr: (\S+)', log)

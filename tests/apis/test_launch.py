@@ -96,6 +96,14 @@ def test_an_option_that_would_hide_the_preprocessor_is_refused(error, tmp_path):
     assert 'beside the model, so it is data_preprocessor.batch_augments.augments.alpha' in message
 
 
+def test_an_option_that_the_config_does_not_know_is_a_warning(run, capsys):
+    options = ('--work-dir', run[1], '--cfg-options', 'model.data_preprocesor.batch_augments.augments.alpha=0.3')
+    assert launch.prepare_train(args_of(run[0], *options)).model.data_preprocesor
+    told = capsys.readouterr().err
+    assert told.startswith('warning: --cfg-options model.data_preprocesor.batch_augments.augments.alpha: the config')
+    assert 'Did you mean model.data_preprocessor.batch_augments.augments.alpha?' in told
+
+
 @pytest.mark.parametrize('value', ['lr', '=3', 'model.x=[1,2'])
 def test_cfg_options_that_are_no_pairs_are_named(error, run, value):
     assert f'--cfg-options: {value}' in error(launch.train, run[0], '--cfg-options', value).replace("'", '')
