@@ -19,8 +19,8 @@ PLACES_AND_SPEED = ('data_root', 'data_prefix', 'ann_file', 'backend_args', 'fil
 LENGTH = ('max_epochs', 'max_iters')
 # Hooks that watch a run and leave it as it is.
 WATCHING_HOOKS = ('CheckClassesHook', 'NonFiniteLossHook', 'MixedBatchesHook', 'CheckInvalidLossHook',
-                  'NumClassCheckHook', 'VisualizationHook', 'DetVisualizationHook', 'SegVisualizationHook', 'ProfilerHook',
-                  'MemoryProfilerHook', 'EmptyCacheHook', 'EarlyStoppingHook')
+                  'NumClassCheckHook', 'VisualizationHook', 'DetVisualizationHook', 'SegVisualizationHook',
+                  'ProfilerHook', 'MemoryProfilerHook', 'EmptyCacheHook', 'EarlyStoppingHook')
 
 
 class Difference(NamedTuple):
