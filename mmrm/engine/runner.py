@@ -18,11 +18,14 @@ from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 
 from ..utils import decisive
+from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from .hooks import NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
 from .hooks.reset_history import ResetHistoryHook, warn_of_missing_parts
+from .loops import ResumableEpochLoop, ResumableIterLoop, ResumableLoop
 
+EXACT_LOOPS = dict(EpochBasedTrainLoop=ResumableEpochLoop, IterBasedTrainLoop=ResumableIterLoop)
 # Which variables say the same in each launcher.
 RANK_VARIABLES = {
     'pytorch': dict(RANK='RANK', WORLD_SIZE='WORLD_SIZE', LOCAL_RANK='LOCAL_RANK'),
@@ -35,11 +38,13 @@ RANK_VARIABLES = {
 class Runner(MMEngineRunner):
     """mmengine's Runner, with six differences.
 
+    - A run that was stopped at any iteration and resumed from its last checkpoint is the run that was never stopped:
+      mmengine's two training loops become those of :mod:`mmrm.engine.loops`. In another loop of epochs, a checkpoint
+      from the middle of an epoch is not resumed from.
     - A checkpoint is written beside its final name and moved there when it is complete; an older one is removed only
       after that. A run killed at any moment leaves a complete checkpoint behind, whatever ``max_keep_ckpts`` is.
     - A run whose loss is not finite any more ends (:class:`~mmrm.engine.hooks.NonFiniteLossHook`), and weights that
       are not finite are not saved.
-    - A checkpoint from the middle of an epoch is not resumed from.
     - On the CPU, several processes talk through gloo, and SyncBN, which has no CPU implementation, becomes BN.
     - All processes must start from the same place: where one node does not see the checkpoint the others resume from,
       training stops with an error.
@@ -78,9 +83,22 @@ class Runner(MMEngineRunner):
         if not any(isinstance(hook, NonFiniteLossHook) for hook in self.hooks):
             self.register_hook(NonFiniteLossHook())
 
+    def build_train_loop(self, loop):
+        kind = exact_loop(loop)
+        if kind is None:
+            return super().build_train_loop(loop)
+        arguments = {key: value for key, value in loop.items() if key not in ('type', 'by_epoch')}
+        return kind(self, self._train_dataloader, **arguments)
+
+    def load_checkpoint(self, *args, **kwargs) -> dict:
+        checkpoint = super().load_checkpoint(*args, **kwargs)
+        if self._resume and isinstance(self.train_loop, ResumableLoop):
+            self.train_loop.load_resume_state(checkpoint)
+        return checkpoint
+
     def resume(self, filename: str, *args, **kwargs) -> None:
         super().resume(filename, *args, **kwargs)
-        if isinstance(self.train_loop, EpochBasedTrainLoop):
+        if isinstance(self.train_loop, EpochBasedTrainLoop) and not isinstance(self.train_loop, ResumableLoop):
             check_epoch_is_complete(filename, self.epoch, self.iter, self.message_hub.runtime_info)
 
     def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs) -> None:
@@ -135,6 +153,15 @@ class TestRunner(Runner):
     @master_only
     def dump_config(self) -> None:
         self.cfg.dump(Path(self.log_dir) / Path(self.cfg.filename or 'config.py').name)
+
+
+def exact_loop(train_cfg) -> Optional[type]:
+    """The loop of :mod:`mmrm.engine.loops` that takes the place of the one in a config; None for any other loop."""
+    if not isinstance(train_cfg, dict) or ('type' in train_cfg) == ('by_epoch' in train_cfg):
+        return None
+    if 'type' in train_cfg:
+        return EXACT_LOOPS.get(type_name(train_cfg))
+    return ResumableEpochLoop if train_cfg['by_epoch'] else ResumableIterLoop
 
 
 def check_epoch_is_complete(path: Union[str, Path], epoch: int, iteration: int, info: dict) -> None:

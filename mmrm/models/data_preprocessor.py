@@ -47,6 +47,18 @@ def reset_history(model: nn.Module) -> None:
             augment.reset()
 
 
+def history_state(model: nn.Module) -> List[dict]:
+    """The state of every RecursiveMix in ``model``, see :meth:`mmrm.core.RecursiveMix.history_state`."""
+    return [augment.history_state() for module in model.modules() for augment in recursive_mixes(module)]
+
+
+def load_history_state(model: nn.Module, states: List[dict]) -> None:
+    """Give every RecursiveMix in ``model`` the state that :func:`history_state` returned."""
+    augments = [augment for module in model.modules() for augment in recursive_mixes(module)]
+    for augment, state in zip(augments, states):
+        augment.load_history_state(state)
+
+
 def _augments(preprocessor: nn.Module, kinds) -> list:
     augment = getattr(preprocessor, 'batch_augments', None)
     return [each for each in getattr(augment, 'augments', []) if isinstance(each, kinds)]

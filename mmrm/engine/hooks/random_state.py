@@ -10,31 +10,10 @@ from mmengine.hooks import Hook
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop
 
+from ...utils.random_state import get_random_state, set_random_state
+
 KEY = 'random_state'
 SAMPLER_KEY = 'sampler_seed'
-
-
-def get_random_state() -> dict:
-    """The state of Python's, NumPy's, torch's and the current CUDA device's generators, in types that load safely."""
-    name, keys, position, has_gauss, cached = np.random.get_state()
-    state = dict(
-        python=random.getstate(),
-        numpy=(name, keys.astype(np.int64).tolist(), position, has_gauss, cached),
-        torch=torch.get_rng_state())
-    if torch.cuda.is_available():
-        state['cuda'] = torch.cuda.get_rng_state()
-    return state
-
-
-def set_random_state(state: dict) -> None:
-    """Set what :func:`get_random_state` returned."""
-    version, internal, gauss = state['python']
-    random.setstate((version, tuple(internal), gauss))
-    name, keys, position, has_gauss, cached = state['numpy']
-    np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(state['torch'].cpu())
-    if 'cuda' in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state['cuda'].cpu())
 
 
 @HOOKS.register_module()
@@ -55,6 +34,8 @@ class RandomStateHook(Hook):
 
     def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
         if not runner._resume:  # load_from starts a new run from old weights
+            return
+        if hasattr(runner.train_loop, 'load_resume_state'):  # it takes what it needs by itself
             return
         states = checkpoint.get(KEY)
         if states is not None and len(states) != get_world_size():

@@ -1,0 +1,51 @@
+"""A seed for every sample: what its transforms draw depends on where it stands in the epoch, on nothing else."""
+from typing import Any, NamedTuple, Tuple
+
+from torch.utils.data import Dataset, get_worker_info
+
+from ..utils.random_state import seeded
+
+
+class Draw(NamedTuple):
+    """A sample to load: its index, and what to seed the generators with.
+
+    The seed travels with the index, because a worker that persists holds an old copy of the data set.
+    """
+    index: Any
+    seed: Tuple[int, ...]
+
+
+class SeededDataset(Dataset):
+    """A data set that is asked for :class:`Draw` and loads each sample under its own seed.
+
+    Transforms draw from the global generators of Python, NumPy and torch. These are seeded before a sample and set back
+    after it, so that a loader without workers leaves those of the training alone. In all else it is the data set
+    itself: attributes are read from it and written to it, and ``isinstance`` sees its class.
+    """
+
+    def __init__(self, dataset):
+        object.__setattr__(self, '_dataset', dataset)
+
+    def __getitem__(self, draw: Draw):
+        # Nobody but transforms draws in a worker, so there is nothing to set back.
+        with seeded(*draw.seed, restore=get_worker_info() is None):
+            return self._dataset[draw.index]
+
+    def __getitems__(self, draws):
+        return [self[draw] for draw in draws]
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getattr__(self, name):
+        return getattr(object.__getattribute__(self, '_dataset'), name)
+
+    def __setattr__(self, name, value):
+        setattr(self._dataset, name, value)  # a hook may give a data set another pipeline
+
+    @property
+    def __class__(self):
+        return type(self._dataset)
+
+    def __reduce__(self):
+        return SeededDataset, (self._dataset, )

@@ -1,0 +1,314 @@
+"""mmengine's training loops, which go on at the very batch where a run was stopped.
+
+A checkpoint then holds under ``resume_state`` where the loop stood, which validation was the last, and of each process
+RM's history and, between two updates of an accumulated gradient, the gradient so far; under ``random_state`` each
+process's random states. Under mmengine's own loops these two are not read, and a run resumes as it always did.
+"""
+from typing import Dict, List, Optional
+
+import torch
+from mmengine.dist import all_gather_object, broadcast, get_rank, get_world_size
+from mmengine.model import is_model_wrapper
+from mmengine.optim import OptimWrapperDict
+from mmengine.runner import BaseLoop, EpochBasedTrainLoop, IterBasedTrainLoop
+
+from ..models.data_preprocessor import history_state, load_history_state
+from ..utils.random_state import get_random_state, seeded, set_random_state
+from .hooks.reset_history import ResetHistoryHook
+from .samplers import make_resumable
+
+RANDOM_KEY = 'random_state'
+SEED_KEY = 'sampler_seed'
+STATE_KEY = 'resume_state'
+
+
+class ResumableLoop:
+    """What the two loops share: their place in the data, and all that a checkpoint needs to come back to it.
+
+    ``_place`` is the next batch to train on, ``(epoch, batch)``. ``_random_state`` is that of the training while
+    something else runs (a validation, the hooks between two epochs), else None.
+    """
+
+    def _init_resumable(self) -> None:
+        self.batches = make_resumable(self.dataloader, self.runner.seed)
+        self._place = (0, 0)
+        self._validated: Optional[int] = 0  # the iteration after which the last validation came, None if unknown
+        self._random_state: Optional[dict] = None
+        self._tensors: Dict[str, torch.Tensor] = {}
+        if self.batches is None:
+            self._tell(f'{type(self.dataloader.dataset).__name__} is not read by index: its samples have no seeds, '
+                       'and a resumed run is not exact.')
+
+    # ------------------------------------------------------------------------------------------------- checkpoints
+    def gather_resume_state(self, history: bool = True) -> Optional[dict]:
+        """What a checkpoint needs, of all processes, in main memory. Every process must call this.
+
+        Args:
+            history: False leaves RM's history out. The iteration after a resume is not mixed then.
+
+        Returns:
+            In process 0 the entries for the checkpoint, None in the others.
+        """
+        epoch, batch = self._place
+        tensors = {}
+        if history and (batch > 0 or not self._history_ends_with_epoch()):
+            tensors.update(named('history', history_state(self.runner.model)))
+        if accumulating(self.runner.optim_wrapper):
+            tensors.update({f'gradient.{name}': parameter.grad for name, parameter in parameters(self.runner.model)
+                            if parameter.grad is not None})
+        random_states = all_gather_object(self._random_state or get_random_state())
+        gathered = gather_tensors(tensors)
+        if gathered is None:
+            return None
+        state = dict(loop=type(self).__name__, epoch=epoch, batch=batch, validated=self._validated,
+                     samples=self._samples_per_batch(), tensors=gathered)
+        return {RANDOM_KEY: random_states, SEED_KEY: getattr(self.batches, 'seed', None), STATE_KEY: state}
+
+    def load_resume_state(self, checkpoint: dict) -> None:
+        """Take what :meth:`gather_resume_state` wrote out of a checkpoint that is about to be resumed from.
+
+        Called before mmengine sets the loop's epoch and iteration. What does not fit this run is told and left.
+        """
+        random_states, state = checkpoint.get(RANDOM_KEY), checkpoint.pop(STATE_KEY, None)
+        if self.batches is not None and checkpoint.get(SEED_KEY) is not None:
+            self.batches.seed = checkpoint[SEED_KEY]  # without one in the config this run drew another
+        meta = checkpoint['meta']
+        self._place, self._validated = self._stock_place(meta), None
+        if state is not None and state['loop'] == type(self).__name__:
+            self._place, self._validated = (state['epoch'], state['batch']), state['validated']
+        elif random_states is None:
+            self._tell('The checkpoint is not one of this Runner, so it holds neither random states nor a place in '
+                       f'the data. Training goes on {self._where()}, but not bit for bit.')
+        elif state is not None:
+            self._tell(f'The checkpoint is of a {state["loop"]} and this run has a {type(self).__name__}. Training '
+                       f'goes on {self._where()}, but not bit for bit.')
+        if random_states is not None and len(random_states) != get_world_size():
+            if state is not None and self.batches is not None:
+                self._place = (self._place[0], self._place[1] * state['samples'] // self._samples_per_batch())
+            self._tell(f'The checkpoint holds the random state of {len(random_states)} process(es) and this run has '
+                       f'{get_world_size()}: training goes on {self._where()}, but not as the run that was stopped '
+                       'would have.')
+            return
+        if state is not None and state['samples'] != self._samples_per_batch():
+            self._place = (self._place[0], self._place[1] * state['samples'] // self._samples_per_batch())
+            self._tell(f'The checkpoint is of a run with {state["samples"]} samples per iteration over all processes '
+                       f'and this one has {self._samples_per_batch()}: training goes on {self._where()}, but not as '
+                       'the run that was stopped would have.')
+        if random_states is not None:
+            self._random_state = random_states[get_rank()]
+        if state is not None:
+            self._tensors = state['tensors'][get_rank()]
+
+    def _stock_place(self, meta: dict) -> tuple:
+        """Where a run goes on whose checkpoint does not tell."""
+        return meta['epoch'], 0
+
+    def _where(self) -> str:
+        return f'in epoch {self._place[0] + 1} at batch {self._place[1] + 1}'
+
+    def _tell(self, text: str) -> None:
+        self.runner.logger.warning(text)
+
+    def _samples_per_batch(self) -> int:
+        """Of all processes together."""
+        return (getattr(self.dataloader.batch_sampler, 'batch_size', None) or 1) * get_world_size()
+
+    def _history_ends_with_epoch(self) -> bool:
+        return any(isinstance(hook, ResetHistoryHook) for hook in self.runner.hooks)
+
+    # ------------------------------------------------------------------------------------------------------ running
+    def _loader_from(self, epoch: int, batch: int):
+        """An iterator over the loader's batches from one on, which draws nothing from the generators of training."""
+        seed = 0
+        if self.batches is not None:
+            self.batches.epoch, self.batches.first, seed = epoch, batch, self.batches.seed
+        with seeded(seed, epoch, get_rank(), -1, -1):  # torch draws a seed for its workers
+            iterator = iter(self.dataloader)
+        for _ in range(batch if self.batches is None else 0):
+            next(iterator)
+        return iterator
+
+    def _restore(self) -> None:
+        """Make the state of training that of the checkpoint, after all hooks that come before an iteration."""
+        if self._random_state is not None:
+            set_random_state(self._random_state)
+            self._random_state = None
+        history = unnamed('history', self._tensors)
+        if history:
+            load_history_state(self.runner.model, history)
+        for name, parameter in parameters(self.runner.model):
+            gradient = self._tensors.get(f'gradient.{name}')
+            if gradient is not None:
+                parameter.grad = gradient.to(parameter)
+        self._tensors = {}
+
+    def _validation_is_open(self) -> bool:
+        """Whether no validation came after the last iteration, as far as the checkpoint knows."""
+        return self._validated is not None and self._validated < self._iter
+
+    def _validate(self) -> None:
+        """Validate, and leave the random states of training as they are."""
+        if self._random_state is None:
+            self._random_state = get_random_state()
+        self._validated = self._iter
+        self.runner.val_loop.run()
+
+
+class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
+    """``EpochBasedTrainLoop`` that goes on in mid-epoch. Its arguments are the same."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._init_resumable()
+
+    def run(self) -> torch.nn.Module:
+        """Train, and validate when it is due. A validation that the checkpoint does not know of is made up for."""
+        self.runner.call_hook('before_train')
+        if self._place[1] == 0 and self._validation_is_open():
+            self._validate_if_due()
+        while self._epoch < self._max_epochs and not self.stop_training:
+            self.run_epoch()
+            self._validate_if_due()
+        self.runner.call_hook('after_train')
+        return self.runner.model
+
+    def run_epoch(self) -> None:
+        """Train on the batches of one epoch, after a resume on those that are left of it."""
+        first = self._place[1] if self._place[0] == self._epoch else 0
+        if self._random_state is not None:
+            set_random_state(self._random_state)  # as if nothing had come since the last iteration
+        self.runner.call_hook('before_train_epoch')
+        self.runner.model.train()
+        iterator = self._loader_from(self._epoch, first)
+        if first == 0:  # the hooks before the epoch may have drawn, as they always do
+            self._random_state = None
+        self._restore()
+        for index, data_batch in enumerate(iterator, first):
+            self._place = (self._epoch, index + 1)
+            self.run_iter(index, data_batch)
+        self._random_state = get_random_state()
+        self._place = (self._epoch + 1, 0)
+        self.runner.call_hook('after_train_epoch')
+        self._epoch += 1
+
+    def _validate_if_due(self) -> None:
+        self._decide_current_val_interval()
+        if (self.runner.val_loop is not None and self._epoch >= self.val_begin
+                and (self._epoch % self.val_interval == 0 or self._epoch == self._max_epochs)):
+            self._validate()
+
+
+class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
+    """``IterBasedTrainLoop`` that goes on at the next batch without loading those before. Its arguments are the same.
+
+    The epoch of its place counts how often the loader was gone through; with an infinite sampler it stays 0.
+    """
+
+    def __init__(self, runner, dataloader, *args, **kwargs):
+        BaseLoop.__init__(self, runner, dataloader)
+        loader = self.dataloader
+        # mmengine starts to load here, before it is known from where on.
+        super().__init__(runner, NoBatches(loader), *args, **kwargs)
+        self.dataloader = loader
+        self.dataloader_iterator = None
+        self._init_resumable()
+
+    def run(self) -> torch.nn.Module:
+        """Train, and validate when it is due. A validation that the checkpoint does not know of is made up for."""
+        self.runner.call_hook('before_train')
+        self.runner.call_hook('before_train_epoch')
+        self.dataloader_iterator = self._endless()
+        if self._validation_is_open():
+            self._validate_if_due()
+        self._restore()
+        while self._iter < self._max_iters and not self.stop_training:
+            self.runner.model.train()
+            self.run_iter(next(self.dataloader_iterator))
+            self._validate_if_due()
+        self.runner.call_hook('after_train_epoch')
+        self.runner.call_hook('after_train')
+        return self.runner.model
+
+    def _endless(self):
+        epoch, batch = self._place
+        while True:
+            if epoch > 0 and self.batches is not None:
+                self.batches.set_epoch(epoch)
+            for batch, data_batch in enumerate(self._loader_from(epoch, batch), batch + 1):
+                self._place = (epoch, batch)
+                yield data_batch
+            epoch, batch = epoch + 1, 0
+
+    def _stock_place(self, meta: dict) -> tuple:
+        sampler = getattr(self.batches, 'sampler', None)
+        endless = hasattr(sampler, '_infinite_indices')
+        return (0, meta['iter']) if endless else divmod(meta['iter'], len(self.dataloader))
+
+    def _validate_if_due(self) -> None:
+        self._decide_current_val_interval()
+        if (self.runner.val_loop is not None and self._iter >= self.val_begin
+                and (self._iter % self.val_interval == 0 or self._iter == self._max_iters)):
+            self._validate()
+            set_random_state(self._random_state)
+            self._random_state = None
+
+
+class NoBatches:
+    """Stands for a loader that must not begin to load."""
+
+    def __init__(self, loader):
+        self.dataset = loader.dataset
+
+    def __iter__(self):
+        return iter(())
+
+
+# ------------------------------------------------------------------------------------------------------------- tensors
+def parameters(model: torch.nn.Module):
+    """Names and parameters of a model, without those names that a wrapper such as DDP gives."""
+    return (model.module if is_model_wrapper(model) else model).named_parameters()
+
+
+def accumulating(optim_wrapper) -> bool:
+    """Whether the gradients of some iterations wait for those of the next ones."""
+    wrappers = optim_wrapper.values() if isinstance(optim_wrapper, OptimWrapperDict) else [optim_wrapper]
+    return any(not wrapper.should_update() for wrapper in wrappers)
+
+
+def named(prefix: str, states: List[dict]) -> Dict[str, torch.Tensor]:
+    """A list of dicts of tensors as one dict: ``prefix.0.images`` ..."""
+    return {f'{prefix}.{number}.{key}': tensor for number, state in enumerate(states) for key, tensor in state.items()}
+
+
+def unnamed(prefix: str, tensors: Dict[str, torch.Tensor]) -> List[dict]:
+    """The list that :func:`named` was given."""
+    states: List[dict] = []
+    for name, tensor in tensors.items():
+        start, _, rest = name.partition('.')
+        number, _, key = rest.partition('.')
+        if start == prefix:
+            states.extend({} for _ in range(int(number) + 1 - len(states)))
+            states[int(number)][key] = tensor
+    return states
+
+
+def gather_tensors(tensors: Dict[str, torch.Tensor]) -> Optional[List[Dict[str, torch.Tensor]]]:
+    """Each process's tensors, in main memory, at process 0; None at the others.
+
+    One tensor travels at a time, so that no device needs room for more than one.
+    """
+    outlines = all_gather_object({name: (tensor.shape, tensor.stride(), tensor.dtype)
+                                  for name, tensor in tensors.items()})
+    gathered: List[Dict[str, torch.Tensor]] = []
+    for rank, outline in enumerate(outlines):
+        gathered.append({})
+        for name, (shape, stride, dtype) in outline.items():
+            if len(outlines) == 1:
+                gathered[rank][name] = tensors[name].cpu()
+                continue
+            own = rank == get_rank()
+            sent = tensors[name].contiguous() if own else torch.empty(shape, dtype=dtype)
+            broadcast(sent, rank)
+            if get_rank() == 0:  # in the layout that it had, by which some kernels round
+                gathered[rank][name] = torch.empty_strided(shape, stride, dtype=dtype).copy_(sent)
+    return gathered if get_rank() == 0 else None
