@@ -16,7 +16,7 @@ class Draw(NamedTuple):
 
 
 class SeededDataset(Dataset):
-    """A data set that is asked for :class:`Draw` and loads each sample under its own seed.
+    """A data set that loads a sample asked for by a :class:`Draw` under its own seed.
 
     Transforms draw from the global generators of Python, NumPy and torch. These are seeded before a sample and set back
     after it, so that a loader without workers leaves those of the training alone. In all else it is the data set
@@ -26,7 +26,9 @@ class SeededDataset(Dataset):
     def __init__(self, dataset):
         object.__setattr__(self, '_dataset', dataset)
 
-    def __getitem__(self, draw: Draw):
+    def __getitem__(self, draw):
+        if not isinstance(draw, Draw):
+            return self._dataset[draw]
         # Nobody but transforms draws in a worker, so there is nothing to set back.
         with seeded(*draw.seed, restore=get_worker_info() is None):
             return self._dataset[draw.index]

@@ -4,15 +4,18 @@ A checkpoint then holds under ``resume_state`` where the loop stood, which valid
 RM's history and, between two updates of an accumulated gradient, the gradient so far; under ``random_state`` each
 process's random states. Under mmengine's own loops these two are not read, and a run resumes as it always did.
 """
+import contextlib
+import copy
 from typing import Dict, List, Optional
 
 import torch
 from mmengine.dist import all_gather_object, broadcast, get_rank, get_world_size
 from mmengine.model import is_model_wrapper
-from mmengine.optim import OptimWrapperDict
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, IterBasedTrainLoop
+from torch.nn.parallel import DistributedDataParallel
 
-from ..models.data_preprocessor import history_state, load_history_state
+from ..models.data_preprocessor import history_state, load_history_state, reset_history
 from ..utils.random_state import get_random_state, seeded, set_random_state
 from .hooks.reset_history import ResetHistoryHook
 from .samplers import make_resumable
@@ -35,6 +38,7 @@ class ResumableLoop:
         self._validated: Optional[int] = 0  # the iteration after which the last validation came, None if unknown
         self._random_state: Optional[dict] = None
         self._tensors: Dict[str, torch.Tensor] = {}
+        self._rehearse = False
         if self.batches is None:
             self._tell(f'{type(self.dataloader.dataset).__name__} is not read by index: its samples have no seeds, '
                        'and a resumed run is not exact.')
@@ -98,6 +102,7 @@ class ResumableLoop:
             self._random_state = random_states[get_rank()]
         if state is not None:
             self._tensors = state['tensors'][get_rank()]
+            self._rehearse = get_world_size() > 2 and isinstance(self.runner.model, DistributedDataParallel)
 
     def _stock_place(self, meta: dict) -> tuple:
         """Where a run goes on whose checkpoint does not tell."""
@@ -142,14 +147,22 @@ class ResumableLoop:
                 parameter.grad = gradient.to(parameter)
         self._tensors = {}
 
+    def run_iter(self, *args) -> None:
+        """Train on one batch, the last argument."""
+        if self._rehearse:
+            rehearse(self.runner, args[-1])
+            self._rehearse = False
+        super().run_iter(*args)
+
     def _validation_is_open(self) -> bool:
         """Whether no validation came after the last iteration, as far as the checkpoint knows."""
         return self._validated is not None and self._validated < self._iter
 
     def _validate(self) -> None:
-        """Validate, and leave the random states of training as they are."""
+        """Validate, from the random states of training, which it leaves as they are."""
         if self._random_state is None:
             self._random_state = get_random_state()
+        set_random_state(self._random_state)
         self._validated = self._iter
         self.runner.val_loop.run()
 
@@ -239,6 +252,10 @@ class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
                 yield data_batch
             epoch, batch = epoch + 1, 0
 
+    def _where(self) -> str:
+        epoch, batch = self._place
+        return f'at batch {batch + 1}' + (f' of pass {epoch + 1} over the data' if epoch else '')
+
     def _stock_place(self, meta: dict) -> tuple:
         sampler = getattr(self.batches, 'sampler', None)
         endless = hasattr(sampler, '_infinite_indices')
@@ -261,6 +278,52 @@ class NoBatches:
 
     def __iter__(self):
         return iter(())
+
+
+def rehearse(runner, data_batch) -> None:
+    """Go forward and backward through the model once, and leave everything as it was.
+
+    DDP adds up the gradients of all processes bucket by bucket, and sorts the buckets anew after its first backward pass,
+    by the order in which the gradients came. From three processes on, the last bits of a sum depend on where in its
+    bucket a gradient lies: the first iteration after a resume would round as the first one of a run does.
+    """
+    model, wrapper = runner.model, runner.optim_wrapper
+    if not isinstance(wrapper, OptimWrapper):
+        return
+    random_state, history = get_random_state(), history_state(model)
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    reset_history(model)  # nothing was mixed in the first iteration of the run
+    for parameter, _ in gradients:
+        parameter.grad = None
+    model.train()
+    model.train_step(copy.deepcopy(data_batch), Rehearsal(wrapper))
+    for parameter, gradient in gradients:
+        parameter.grad = gradient
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    load_history_state(model, history)
+    set_random_state(random_state)
+
+
+class Rehearsal:
+    """An ``OptimWrapper`` that goes backward and updates nothing."""
+
+    def __init__(self, wrapper: OptimWrapper):
+        self._wrapper = wrapper
+
+    @contextlib.contextmanager
+    def optim_context(self, model):
+        self._wrapper.should_sync = lambda: True  # also where a gradient would be accumulated
+        try:
+            with self._wrapper.optim_context(model):
+                yield
+        finally:
+            del self._wrapper.should_sync
+
+    def update_params(self, loss: torch.Tensor, *args, **kwargs) -> None:
+        loss.backward()
 
 
 # ------------------------------------------------------------------------------------------------------------- tensors

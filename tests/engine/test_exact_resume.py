@@ -5,13 +5,21 @@ import numpy as np
 import pytest
 import torch
 from helpers import classifier
+from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.registry import DATASETS
+from mmengine.model import BaseModule
+from mmengine.registry import DATASETS, LOOPS, MODELS
+from mmengine.runner import EpochBasedTrainLoop
+from mmengine.runner import Runner as MMEngineRunner
 from mmpretrain.structures import DataSample
+from tiny_run import write_run
+from torch import nn
 from torch.utils.data import Dataset
 
-from mmrm.engine.runner import Runner
+from mmrm.engine.runner import CrashSafeCheckpointHook, Runner
 from mmrm.models.data_preprocessor import history_state
+from mmrm.utils.checkpoints import read_checkpoint
+from mmrm.utils.errors import UserError
 
 IMAGES, BATCH = 20, 6
 
@@ -62,34 +70,46 @@ class StopIn(Hook):
             raise Stop
 
 
-def runner(work_dir, hooks=(), workers=0, loop=None, sampler=None, accumulate=1, every=1, by_epoch=False, batch=BATCH,
-           wrapper=None, seed=3, validate=True, persistent=None, checkpoint=(), augment_hook=True, **kwargs):
+@MODELS.register_module()
+class TwoLayers(BaseModule):
+    """The smallest backbone with batch norm and randomness of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2),
+                                    nn.Conv2d(8, 8, 3), nn.ReLU())
+
+    def forward(self, x):
+        return (self.layers(x), )
+
+
+def runner(work_dir, hooks=(), workers=0, loop=None, sampler=None, accumulate=1, every=3, by_epoch=False, batch=BATCH,
+           seed=3, validate=True, checkpoint=(), reset=True, kind=Runner, **kwargs):
+    """Twelve iterations with RM: three epochs of four, if ``loop`` does not say otherwise."""
     torch.manual_seed(0)  # the same initial weights in every run
-    model = classifier(alpha=1.0)
-    model.backbone.layer4.register_forward_hook(lambda m, i, o: torch.nn.functional.dropout(o, 0.1, m.training))
+    model = classifier(alpha=1.0, backbone=dict(type='TwoLayers'), in_channels=8)
     loader = dict(dataset=dict(type='SpeckledPictures'), batch_size=batch, num_workers=workers,
-                  persistent_workers=workers > 0 if persistent is None else persistent)
-    train_cfg = loop or dict(by_epoch=True, max_epochs=3)
+                  persistent_workers=workers > 0)
     runner.count += 1
-    return Runner(
+    return kind(
         model=model,
         work_dir=str(work_dir),
         default_scope='mmpretrain',
         train_dataloader=dict(loader, sampler=sampler or dict(type='DefaultSampler', shuffle=True)),
         val_dataloader=dict(loader, num_workers=0, persistent_workers=False,
                             sampler=dict(type='DefaultSampler', shuffle=False)) if validate else None,
-        train_cfg=train_cfg,
+        train_cfg=loop or dict(by_epoch=True, max_epochs=3),
         val_cfg=dict() if validate else None,
         val_evaluator=dict(type='Accuracy') if validate else None,
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.05, momentum=0.9), accumulative_counts=accumulate),
         param_scheduler=[dict(type='CosineAnnealingLR', T_max=4),
                          dict(type='LinearLR', start_factor=0.1, end=7, by_epoch=False)],
-        default_hooks=dict(logger=dict(type='LoggerHook', interval=1),
+        default_hooks=dict(logger=dict(type='LoggerHook', interval=1, log_metric_by_epoch=loop is None),
                            checkpoint=dict(type='CheckpointHook', interval=every, by_epoch=by_epoch,
                                            **dict(checkpoint))),
-        custom_hooks=[*([dict(type='ResetHistoryHook')] if augment_hook else []), *hooks],
+        custom_hooks=[*([dict(type='ResetHistoryHook')] if reset else []), *hooks],
         randomness=dict(seed=seed, diff_rank_seed=True),
-        log_level='ERROR',
+        log_level='WARNING',
         experiment_name=f'exact-{runner.count}',
         **kwargs)
 
@@ -128,25 +148,265 @@ def stopped_and_resumed(folder, hook, after=(), **kwargs):
     return second
 
 
-EPOCHS = dict()
 ITERATIONS = dict(loop=dict(type='IterBasedTrainLoop', max_iters=12, val_interval=5),
                   sampler=dict(type='InfiniteSampler'))
-FINITE = dict(loop=dict(by_epoch=False, max_iters=12, val_interval=5))
 CASES = {
-    'epochs': EPOCHS,
-    'accumulated': dict(accumulate=3),
+    'epochs': dict(),
+    'epochs, the history never emptied': dict(reset=False),
+    'epochs, accumulated': dict(accumulate=2, every=1),
     'iterations': ITERATIONS,
-    'iterations, accumulated': dict(ITERATIONS, accumulate=2),
-    'iterations over a finite sampler': FINITE,
+    'iterations, accumulated': dict(ITERATIONS, accumulate=2, every=1),
+    'iterations over a finite sampler': dict(loop=dict(by_epoch=False, max_iters=12, val_interval=5)),
 }
 
 
+@pytest.fixture(scope='module')
+def unbroken(tmp_path_factory):
+    """The run that was never stopped, of each case, trained once."""
+    done = {}
+
+    def train(name):
+        if name not in done:
+            folder = tmp_path_factory.mktemp('whole')
+            done[name] = runner(folder, **CASES[name]), folder
+            done[name][0].train()
+        return done[name]
+
+    return train
+
+
+@pytest.fixture(autouse=True)
+def _no_programs_asked(monkeypatch):
+    """mmengine asks gcc and git about the environment for every runner and every checkpoint."""
+    monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
+    monkeypatch.setattr('mmengine.runner.runner.get_git_hash', lambda: '')
+
+
 @pytest.mark.parametrize('name', CASES)
-@pytest.mark.parametrize('step', [1, 4, 6, 11])
-def test_stopped_after_any_iteration_it_goes_on_bit_for_bit(tmp_path, name, step):
-    whole = runner(tmp_path / 'whole', **CASES[name])
-    whole.train()
-    parts = stopped_and_resumed(tmp_path / 'parts', StopAfter(step), **CASES[name])
+@pytest.mark.parametrize('step', [2, 4, 7, 11])
+def test_stopped_after_any_iteration_it_goes_on_bit_for_bit(tmp_path, unbroken, name, step):
+    """At iteration 4 an epoch ends, at 7 one has begun, at 11 it is two iterations past a checkpoint."""
+    whole, folder = unbroken(name)
+    parts = stopped_and_resumed(tmp_path, StopAfter(step), **CASES[name])
     assert parts.iter == whole.iter == 12
     assert_same(whole, parts)
-    assert logged(tmp_path / 'whole') == logged(tmp_path / 'parts')
+    assert logged(tmp_path) == logged(folder)
+
+
+@pytest.mark.parametrize('before, after', [(0, 2), (2, 0), (2, 1)])
+def test_the_number_of_workers_does_not_matter_also_if_it_changes(tmp_path, unbroken, before, after):
+    whole, folder = unbroken('epochs')
+    parts = stopped_and_resumed(tmp_path, StopAfter(7), after=dict(workers=after), workers=before)
+    assert_same(whole, parts)
+    assert logged(tmp_path) == logged(folder)
+
+
+def test_batches_that_were_trained_on_are_not_loaded_again(tmp_path):
+    with pytest.raises(Stop):
+        runner(tmp_path, hooks=[StopAfter(6)], validate=False).train()
+    SpeckledPictures.loaded.clear()
+    runner(tmp_path, resume=True, validate=False, loop=dict(by_epoch=True, max_epochs=2)).train()
+    assert len(SpeckledPictures.loaded) == IMAGES - 2 * BATCH
+
+
+@pytest.mark.parametrize('name', ['epochs', 'iterations'])
+@pytest.mark.parametrize('point', ['before_val_epoch', 'after_val_epoch'])
+def test_a_validation_that_was_cut_off_is_made_up_for(tmp_path, unbroken, name, point):
+    """Killed in the last validation: nothing is left to train."""
+    whole, folder = unbroken(name)
+    parts = stopped_and_resumed(tmp_path, StopIn(point, 3), **dict(CASES[name], every=1))
+    assert_same(whole, parts)
+    assert logged(tmp_path) == logged(folder)
+
+
+def test_a_validation_that_was_made_and_kept_is_not_made_again(tmp_path):
+    """With a new best the checkpoint is written once more, after the validation."""
+    with pytest.raises(Stop):
+        runner(tmp_path, hooks=[StopIn('before_train_epoch', 2)], every=1, by_epoch=True,
+               checkpoint=dict(save_best='accuracy/top1', rule='greater')).train()
+    watch = StopIn('before_val_epoch', 0)
+    runner(tmp_path, hooks=[watch], resume=True, every=1, by_epoch=True, loop=dict(by_epoch=True, max_epochs=2)).train()
+    assert watch.times == -1  # that of the second epoch
+
+
+def test_validation_changes_nothing_in_training(tmp_path, unbroken):
+    """Its pictures are speckled, too, from the generators of the training."""
+    whole, _ = unbroken('iterations')
+    seldom = runner(tmp_path, **dict(ITERATIONS, loop=dict(ITERATIONS['loop'], val_interval=100)))
+    seldom.train()
+    assert_same(whole, seldom)
+
+
+def test_without_a_seed_in_the_config_a_resume_keeps_that_of_the_run(tmp_path, monkeypatch):
+    drawn = iter([11, 11, 12])
+    monkeypatch.setattr('mmengine.runner.utils.sync_random_seed', lambda: next(drawn))
+    whole = runner(tmp_path / 'whole', seed=None)
+    whole.train()
+    parts = stopped_and_resumed(tmp_path / 'parts', StopAfter(6), seed=None)
+    assert_same(whole, parts)
+
+
+def test_ema_goes_on(tmp_path):
+    ema = dict(type='EMAHook', momentum=0.2, priority='NORMAL')
+    whole = runner(tmp_path / 'whole', hooks=[ema])
+    whole.train()
+    with pytest.raises(Stop):
+        runner(tmp_path / 'parts', hooks=[ema, StopAfter(7)]).train()
+    parts = runner(tmp_path / 'parts', hooks=[ema], resume=True)
+    parts.train()
+    assert_same(whole, parts)
+    one, other = (torch.load(tmp_path / name / 'iter_12.pth')['ema_state_dict'] for name in ('whole', 'parts'))
+    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+# -------------------------------------------------------------------------------------------------------- what is told
+def warned(folder):
+    return ' '.join(path.read_text() for path in folder.glob('*/*.log'))
+
+
+def test_another_number_of_processes_is_told_and_goes_on_at_the_same_sample(tmp_path):
+    with pytest.raises(Stop):
+        runner(tmp_path, hooks=[StopAfter(6)], validate=False).train()
+    checkpoint = torch.load(tmp_path / 'iter_6.pth')
+    checkpoint['random_state'] *= 2
+    checkpoint['resume_state'].update(samples=2 * BATCH, batch=1)
+    torch.save(checkpoint, tmp_path / 'iter_6.pth')
+    SpeckledPictures.loaded.clear()
+    runner(tmp_path, resume=True, validate=False, loop=dict(by_epoch=True, max_epochs=2)).train()
+    assert '2 process(es) and this run has 1: training goes on in epoch 2 at batch 3, but not as' in warned(tmp_path)
+    assert len(SpeckledPictures.loaded) == IMAGES - 2 * BATCH
+
+
+def test_another_batch_size_is_told(tmp_path):
+    stopped_and_resumed(tmp_path, StopAfter(6), after=dict(batch=4), validate=False)
+    assert '6 samples per iteration over all processes and this one has 4: training goes on in epoch 2 at batch 4' in (
+        warned(tmp_path))
+
+
+@pytest.mark.parametrize('name', ['epochs', 'iterations'])
+def test_a_checkpoint_of_mmengines_own_runner_is_resumed_from_and_told(tmp_path, name):
+    case = dict(CASES[name], every=1, by_epoch=name == 'epochs')
+    stop = StopIn('before_train_epoch', 2) if name == 'epochs' else StopAfter(7)
+    with pytest.raises(Stop):
+        runner(tmp_path, hooks=[stop], **case).train()
+    path = tmp_path / ('epoch_1.pth' if name == 'epochs' else 'iter_7.pth')
+    checkpoint = torch.load(path)
+    for key in ('random_state', 'resume_state', 'sampler_seed'):
+        del checkpoint[key]
+    torch.save(checkpoint, path)
+    SpeckledPictures.loaded.clear()
+    resumed = runner(tmp_path, resume=True, **dict(case, validate=False))
+    resumed.train()
+    where = 'in epoch 2 at batch 1' if name == 'epochs' else 'at batch 8'
+    assert f'Training goes on {where}' in warned(tmp_path) and 'not bit for bit' in warned(tmp_path)
+    assert resumed.iter == 12
+    assert len(SpeckledPictures.loaded) == (2 * IMAGES if name == 'epochs' else 5 * BATCH)
+
+
+def test_mmengines_own_runner_resumes_from_a_checkpoint_at_an_epochs_end(tmp_path):
+    with pytest.raises(Stop):
+        runner(tmp_path, hooks=[StopIn('before_train_epoch', 2)], every=1, by_epoch=True).train()
+    stock = runner(tmp_path, resume=True, every=1, by_epoch=True, kind=MMEngineRunner)
+    stock.train()
+    assert type(stock.train_loop).__name__ == 'EpochBasedTrainLoop' and stock.iter == 12
+
+
+def test_the_loops_are_not_in_the_config(tmp_path):
+    config = write_run(tmp_path, more="train_cfg = dict(type='IterBasedTrainLoop', max_iters=1)\n")
+    built = Runner.from_cfg(Config(dict(Config.fromfile(config), work_dir=str(tmp_path / 'run')), filename=str(config)))
+    assert type(built.train_loop).__name__ == 'ResumableIterLoop'
+    dumped = Config.fromfile(tmp_path / 'run' / config.name)
+    assert dumped.train_cfg == dict(type='IterBasedTrainLoop', max_iters=1)
+    assert dumped.default_hooks.checkpoint.type == 'CheckpointHook'
+
+
+def test_a_loop_that_is_none_of_mmengines_stays(tmp_path):
+    LOOPS.register_module(name='OwnLoop', module=type('OwnLoop', (EpochBasedTrainLoop, ), {}), force=True)
+    built = runner(tmp_path, loop=dict(type='OwnLoop', max_epochs=1), checkpoint=dict(every_minutes=1))
+    built.train()
+    assert type(built.train_loop).__name__ == 'OwnLoop'
+    assert 'every_minutes=1 is left out of account: a OwnLoop' in warned(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------- checkpoints
+class Clock:
+    """A clock that goes on by a minute with every iteration."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.
+        monkeypatch.setattr('mmrm.engine.runner.time.monotonic', lambda: self.now)
+
+    def hook(self):
+        ticking = Hook()
+        ticking.priority = 'VERY_HIGH'
+        ticking.after_train_iter = lambda *args, **kwargs: setattr(self, 'now', self.now + 60)
+        return ticking
+
+
+def saved(folder):
+    return sorted(path.name for path in folder.glob('*_*.pth'))
+
+
+@pytest.fixture
+def often(monkeypatch):
+    monkeypatch.setattr(CrashSafeCheckpointHook, 'LOOK_EVERY', 1)
+
+
+def test_checkpoints_by_the_clock_replace_each_other_and_go_with_the_next_one(tmp_path, monkeypatch, often, unbroken):
+    settings = dict(every=1, by_epoch=True, checkpoint=dict(every_minutes=2))
+    for step, names in ((2, ['iter_2.pth']), (3, ['iter_2.pth']), (5, ['epoch_1.pth']),
+                        (7, ['epoch_1.pth', 'iter_6.pth'])):
+        with pytest.raises(Stop):
+            runner(tmp_path / str(step), hooks=[Clock(monkeypatch).hook(), StopAfter(step)], **settings).train()
+        assert saved(tmp_path / str(step)) == names
+    resumed = runner(tmp_path / '7', hooks=[Clock(monkeypatch).hook()], resume=True, **settings)
+    resumed.train()
+    assert saved(tmp_path / '7') == ['epoch_1.pth', 'epoch_2.pth', 'epoch_3.pth']
+    assert_same(unbroken('epochs')[0], resumed)
+
+
+def test_the_clock_is_looked_at_every_tenth_iteration(tmp_path, monkeypatch):
+    with pytest.raises(Stop):
+        runner(tmp_path, hooks=[Clock(monkeypatch).hook(), StopAfter(11)], every=-1,
+               checkpoint=dict(every_minutes=2)).train()
+    assert saved(tmp_path) == ['iter_10.pth']
+
+
+def test_a_checkpoint_by_the_clock_waits_for_the_end_of_an_accumulation(tmp_path, monkeypatch, often):
+    with pytest.raises(Stop):
+        runner(tmp_path, hooks=[Clock(monkeypatch).hook(), StopAfter(5)], every=-1, accumulate=3,
+               checkpoint=dict(every_minutes=2)).train()
+    assert saved(tmp_path) == ['iter_3.pth']
+    assert not [name for name in torch.load(tmp_path / 'iter_3.pth')['resume_state']['tensors'][0]
+                if name.startswith('gradient')]
+
+
+def test_only_a_checkpoint_in_mid_epoch_holds_the_history_and_not_if_it_is_not_wanted(tmp_path):
+    kept = {}
+    for save_history in (True, False):
+        folder = tmp_path / str(save_history)
+        runner(folder, every=2, validate=False, checkpoint=dict(save_history=save_history)).train()
+        runner(folder, every=1, by_epoch=True, validate=False, checkpoint=dict(save_history=save_history)).train()
+        for name in ('iter_6', 'epoch_1'):
+            tensors = torch.load(folder / f'{name}.pth')['resume_state']['tensors'][0]
+            kept[save_history, name] = [key.rpartition('.')[2] for key in tensors]
+    names = ['copy_images', 'images', 'scores', 'prediction']
+    assert kept == {(True, 'iter_6'): names, (True, 'epoch_1'): [], (False, 'iter_6'): [], (False, 'epoch_1'): []}
+
+
+@pytest.mark.parametrize('setting, message', [
+    (dict(every_minutes=0), 'every_minutes=0 must be above 0'),
+    (dict(every_minutes='10'), "every_minutes='10' must be a number"),
+    (dict(save_history=1), 'save_history=1 must be True or False'),
+])
+def test_a_wrong_setting_of_the_checkpoints_is_named(tmp_path, setting, message):
+    with pytest.raises(UserError, match=message):
+        runner(tmp_path, checkpoint=setting)
+
+
+def test_the_state_is_read_without_executing_anything(tmp_path):
+    with pytest.raises(Stop):
+        runner(tmp_path, hooks=[StopAfter(6)], accumulate=4, validate=False).train()
+    state = read_checkpoint(tmp_path / 'iter_6.pth')['resume_state']
+    assert (state['epoch'], state['batch']) == (1, 2)
+    assert any(name.startswith('gradient.backbone') for name in state['tensors'][0])

@@ -1,0 +1,312 @@
+"""Kill training at random, resume it, kill it again, and compare the end with the run that was never killed.
+
+    python benchmarks/soak.py                            # 20 kills, one and two processes, some minutes
+    python benchmarks/soak.py --kills 200 --seed 1
+    python benchmarks/soak.py --kills 12 --processes 3
+
+A small ResNet with RM trains on noise, on the CPU, for a few epochs (or as many iterations), through the function behind
+tools/train.py. Every process is a real one and dies by SIGKILL: after an iteration, while a checkpoint is written, or in
+a validation. Each part of a run has its own number of workers, 0, 2 or 4. At the end all weights, the optimizer's state,
+the random states, RM's history and every logged loss must be those of the unbroken run, bit for bit, and no kill may
+have made it repeat more iterations than lie between two checkpoints.
+
+The exit code is 1 if anything differs. Processes are forked from this one, which has imported everything: a start takes
+half a second instead of ten.
+"""
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import List, NamedTuple, Optional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import mmrm  # noqa: F401, isort: skip
+import numpy as np
+import torch
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from mmrm.apis import launch
+from mmrm.utils.checkpoints import read_checkpoint
+
+WHEN = ('iteration', 'checkpoint', 'validation')
+WORKERS = (0, 2, 4)
+CHECKPOINT_EVERY = 5
+CONFIG = '''
+custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+default_scope = 'mmpretrain'
+model = dict(
+    type='ImageClassifier',
+    backbone=dict(type='ResNet', depth=18, stem_channels=8, base_channels=8, drop_path_rate=0.1),
+    neck=None,
+    head=dict(type='RMConsistencyHead', num_classes=2, in_channels=64, omega=0.5, topk=(1, )),
+    data_preprocessor=dict(
+        type='RMDataPreprocessor', num_classes=2, mean=[127.5] * 3, std=[50.] * 3,
+        batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5))))
+dataset = dict(
+    type='CustomDataset', data_root={data!r},
+    pipeline=[dict(type='LoadImageFromFile'), dict(type='RandomCrop', crop_size=24, padding=4),
+              dict(type='RandomFlip', prob=0.5), dict(type='ColorJitter', brightness=0.4), dict(type='PackInputs')])
+train_dataloader = dict(
+    batch_size=4, num_workers=0, dataset=dataset, sampler=dict(type={sampler!r}, shuffle=True))
+val_dataloader = dict(batch_size=8, num_workers=0, dataset=dataset, sampler=dict(type='DefaultSampler', shuffle=False))
+val_evaluator = dict(type='Accuracy', topk=(1, ))
+train_cfg = {loop!r}
+val_cfg = dict()
+optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.01, momentum=0.9), accumulative_counts={accumulate})
+param_scheduler = [dict(type='LinearLR', start_factor=0.1, end=9, by_epoch=False)]
+default_hooks = dict(
+    logger=dict(type='LoggerHook', interval=1, log_metric_by_epoch={by_epoch}),
+    checkpoint=dict(type='CheckpointHook', interval={every}, by_epoch=False, max_keep_ckpts=2,
+                    save_best='accuracy/top1', rule='greater'))
+custom_hooks = [dict(type='EMAHook'), dict(type='ResetHistoryHook'), dict(type='SoakKill')]
+randomness = dict(seed=0, diff_rank_seed=True)
+'''
+KINDS = {
+    'epochs': dict(sampler='DefaultSampler', accumulate=1, loop=dict(by_epoch=True, max_epochs=3)),
+    'epochs, accumulating': dict(sampler='DefaultSampler', accumulate=3, loop=dict(by_epoch=True, max_epochs=3)),
+    'iterations': dict(sampler='InfiniteSampler', accumulate=1,
+                       loop=dict(type='IterBasedTrainLoop', max_iters=30, val_interval=10)),
+}
+
+
+class Kill(NamedTuple):
+    """When a process dies: which process, at which point, the how many-th time it comes there, how much later."""
+    rank: int
+    when: str
+    times: int
+    seconds: float
+
+
+@HOOKS.register_module()
+class SoakKill(Hook):
+    """Ends its own process by SIGKILL when ``kill`` says so."""
+    priority = 'LOWEST'
+    kill: Optional[Kill] = None
+
+    def _point(self, runner, when: str) -> None:
+        kill = SoakKill.kill
+        if kill is None or kill.when != when or kill.rank != runner.rank:
+            return
+        SoakKill.kill = kill._replace(times=kill.times - 1)
+        if kill.times == 1:
+            # A little later, in another thread: somewhere in what comes next.
+            threading.Timer(kill.seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        self._point(runner, 'iteration')
+
+    def before_save_checkpoint(self, runner, checkpoint):
+        self._point(runner, 'checkpoint')
+
+    def before_val_epoch(self, runner):
+        self._point(runner, 'validation')
+
+
+def write_run(folder: Path, kind: str, images: int) -> Path:
+    """Write noise of two classes and the config of one kind of run."""
+    rng = np.random.default_rng(0)
+    for index in range(images):
+        path = folder / 'data' / f'class{index % 2}' / f'{index}.png'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            Image.fromarray((rng.integers(0, 156, (32, 32, 3)) + 100 * (index % 2)).astype('uint8')).save(path)
+    config = folder / f'{kind.replace(", ", "_")}.py'
+    config.write_text(CONFIG.format(data=str(folder / 'data'), every=CHECKPOINT_EVERY,
+                                    by_epoch=kind != 'iterations', **KINDS[kind]))
+    return config
+
+
+def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Optional[Kill], log: Path) -> List[int]:
+    """Train in forked processes, from the newest checkpoint if there is one; returns their exit codes."""
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        port = probe.getsockname()[1]
+    children = []
+    for rank in range(processes):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.setpgid(0, 0)
+                output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                SoakKill.kill = kill
+                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes),
+                                  MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
+                launcher = ['--launcher', 'pytorch'] if processes > 1 else []
+                launch.train([str(config), '--work-dir', str(work_dir), '--device', 'cpu', '--resume', *launcher,
+                              '--traceback', '--cfg-options', f'train_dataloader.num_workers={workers}'])
+                code = 0
+            except SystemExit as error:
+                code = error.code if isinstance(error.code, int) else 1
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        children.append(child)
+    codes = dict.fromkeys(children)
+    while None in codes.values():
+        for child in [child for child in children if codes[child] is None]:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                codes[child] = os.waitstatus_to_exitcode(status)
+            elif any(codes.values()):  # another one died: as torchrun does, end this one
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.02)
+    return list(codes.values())
+
+
+def soak(args: argparse.Namespace, folder: Path) -> int:
+    """Kill and resume until there were ``args.kills`` kills; print what was compared; 0 if all of it is equal."""
+    draw = random.Random(args.seed)
+    console, whole, rows, wrong = Console(), {}, Counter(), []
+    kills = repeated = runs = 0
+    begin = time.monotonic()
+    while kills < args.kills:
+        kind, processes = args.kinds[runs % len(args.kinds)], args.processes[runs // len(args.kinds) % len(args.processes)]
+        runs += 1
+        config = write_run(folder, kind, args.images)
+        if (kind, processes) not in whole:
+            unbroken = folder / f'whole-{config.stem}-{processes}'
+            codes = start(config, unbroken, processes, 0, None, unbroken.with_suffix('.log'))
+            if any(codes):
+                console.print(unbroken.with_suffix('.log').read_text()[-2000:])
+                raise SystemExit(f'the unbroken run of "{kind}" in {processes} process(es) failed')
+            whole[kind, processes] = result(unbroken)
+        work_dir = folder / f'run-{runs}'
+        log, parts, killed = work_dir.with_suffix('.log'), [], 0
+        while True:
+            workers, kill = draw.choice(WORKERS), None
+            if killed < args.kills_per_run and kills < args.kills:
+                when = draw.choice(WHEN)
+                times = dict(iteration=draw.randint(1, 9), checkpoint=draw.randint(1, 3), validation=1)[when]
+                kill = Kill(draw.randrange(processes) if when == 'iteration' else 0, when, times,
+                            draw.choice((0., 0.005, 0.02, 0.1)))
+            codes = start(config, work_dir, processes, workers, kill, log)
+            name = f'workers {workers}' + (f', killed in {kill.when} {kill.times}' if kill else '')
+            parts.append(name)
+            if not any(codes):
+                break
+            if kill is None or signal.SIGKILL != -next(code for code in codes if code):
+                wrong.append(f'run {runs} ({kind}, {processes} processes; {"; ".join(parts)}): exit codes {codes}')
+                break
+            killed, kills = killed + 1, kills + 1
+            rows[kind, processes, kill.when] += 1
+        if not wrong or not wrong[-1].startswith(f'run {runs} '):
+            found, again = result(work_dir), repetition(work_dir)
+            repeated = max(repeated, again)
+            differs = difference(whole[kind, processes], found)
+            if differs or again > CHECKPOINT_EVERY:
+                wrong.append(f'run {runs} ({kind}, {processes} processes; {"; ".join(parts)}): '
+                             f'{differs or f"{again} iterations repeated"}')
+        console.print(f'run {runs}: {kind}, {processes} process(es), {killed} kills, {kills} in all'
+                      + (f'  [red]{wrong[-1]}[/red]' if wrong and wrong[-1].startswith(f'run {runs} ') else ''))
+        if args.keep is None:
+            shutil.rmtree(work_dir)
+    table = Table('training', 'processes', *(f'killed in {when}' for when in WHEN))
+    for kind, processes in sorted({row[:2] for row in rows}):
+        table.add_row(kind, str(processes), *(str(rows[kind, processes, when]) for when in WHEN))
+    console.print(table)
+    console.print(f'{kills} kills in {runs} runs, {time.monotonic() - begin:.0f} s; at most {repeated} iterations '
+                  f'repeated, a checkpoint comes every {CHECKPOINT_EVERY}; {len(wrong)} runs differ from the unbroken '
+                  'one')
+    for line in wrong:
+        console.print(f'[red]{line}[/red]')
+    return 1 if wrong else 0
+
+
+# ---------------------------------------------------------------------------------------------------------- comparison
+def result(work_dir: Path) -> dict:
+    """What a finished run left: its last checkpoint, flat, and all that it logged, the last word winning."""
+    last = max(work_dir.glob('iter_*.pth'), key=lambda path: int(path.stem[5:]))
+    checkpoint = read_checkpoint(last)
+    kept = {key: checkpoint[key] for key in ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers',
+                                             'random_state', 'resume_state')}
+    found = dict(flat(kept))
+    for _, entry in log_entries(work_dir):
+        kind = 'validation' if 'accuracy/top1' in entry else 'training'
+        for key, value in entry.items():
+            if 'time' not in key:
+                found[f'log of {kind} step {entry["step"]}: {key}'] = value
+    return found
+
+
+def log_entries(work_dir: Path):
+    """Number of the part and entry, of every line that the parts of a run logged, in order."""
+    for number, path in enumerate(sorted(work_dir.glob('*/vis_data/scalars.json'))):
+        for line in path.read_text().splitlines():
+            if line.endswith('}'):  # not cut off by a kill
+                yield number, json.loads(line)
+
+
+def repetition(work_dir: Path) -> int:
+    """The largest number of iterations that a resume made a run repeat."""
+    last, most, part = 0, 0, 0
+    for number, entry in log_entries(work_dir):
+        if 'loss' in entry:
+            if number != part:
+                most, part = max(most, last - entry['step'] + 1), number
+            last = entry['step']
+    return most
+
+
+def flat(value, name: str = ''):
+    """The leaves of nested dicts and lists, with their paths."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from flat(item, f'{name}.{key}')
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, (dict, list, tuple, torch.Tensor)) for item in value):
+        for key, item in enumerate(value):
+            yield from flat(item, f'{name}.{key}')
+    else:
+        yield name, value
+
+
+def difference(one: dict, other: dict) -> str:
+    """The first thing in which two results differ; '' if there is none."""
+    if one.keys() != other.keys():
+        return f'only in one: {sorted(one.keys() ^ other.keys())[:3]}'
+    for name, value in one.items():
+        same = torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name]
+        if not same:
+            return f'{name} differs'
+    return ''
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--kills', type=int, default=20)
+    parser.add_argument('--kills-per-run', type=int, default=4, help='a run ends after as many kills')
+    parser.add_argument('--processes', type=int, nargs='+', default=[1, 2])
+    parser.add_argument('--kinds', nargs='+', choices=KINDS, default=list(KINDS))
+    parser.add_argument('--images', type=int, default=48)
+    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--keep', type=Path, help='keep the runs in this folder')
+    args = parser.parse_args()
+    folder = args.keep or Path(tempfile.mkdtemp(prefix='soak-'))
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    try:
+        return soak(args, folder)
+    finally:
+        if args.keep is None:
+            shutil.rmtree(folder)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
