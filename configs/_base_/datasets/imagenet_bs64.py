@@ -20,9 +20,7 @@ test_pipeline = [
 train_dataloader = dict(
     batch_size=64,
     num_workers=8,
-    # New workers every epoch, seeded from the main process: epochs differ, and a resumed run repeats none.
-    persistent_workers=False,
-    worker_init_fn=dict(type='rm_worker_init'),
+    persistent_workers=True,
     pin_memory=True,
     collate_fn=dict(type='default_collate'),
     sampler=dict(type='DefaultSampler', shuffle=True),
