@@ -4,11 +4,11 @@
     python benchmarks/soak.py --kills 200 --seed 1
     python benchmarks/soak.py --kills 12 --processes 3
 
-A small ResNet with RM trains on noise, on the CPU, for a few epochs (or as many iterations), through the function behind
-tools/train.py. Every process is a real one and dies by SIGKILL: after an iteration, while a checkpoint is written, or in
-a validation. Each part of a run has its own number of workers, 0, 2 or 4. At the end all weights, the optimizer's state,
-the random states, RM's history and every logged loss must be those of the unbroken run, bit for bit, and no kill may
-have made it repeat more iterations than lie between two checkpoints.
+A small ResNet with RM trains on noise, on the CPU, for a few epochs (or as many iterations), through the function
+behind tools/train.py. Every process is a real one and dies by SIGKILL: after an iteration, while a checkpoint is
+written, or in a validation. Each part of a run has its own number of workers, 0, 2 or 4. At the end all weights, the
+optimizer's state, the random states, RM's history and every logged number must be those of the unbroken run, bit for
+bit, and no kill may have made it repeat more iterations than lie between two checkpoints.
 
 The exit code is 1 if anything differs. Processes are forked from this one, which has imported everything: a start takes
 half a second instead of ten.
@@ -173,61 +173,72 @@ def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Opti
 
 def soak(args: argparse.Namespace, folder: Path) -> int:
     """Kill and resume until there were ``args.kills`` kills; print what was compared; 0 if all of it is equal."""
-    draw = random.Random(args.seed)
-    console, whole, rows, wrong = Console(), {}, Counter(), []
-    kills = repeated = runs = 0
-    begin = time.monotonic()
-    while kills < args.kills:
-        kind, processes = args.kinds[runs % len(args.kinds)], args.processes[runs // len(args.kinds) % len(args.processes)]
+    draw, console, begin = random.Random(args.seed), Console(), time.monotonic()
+    cells = [(kind, processes) for processes in args.processes for kind in args.kinds]
+    whole, killed, wrong, runs, repeated = {}, Counter(), [], 0, 0
+    while sum(killed.values()) < args.kills:
+        kind, processes = cells[runs % len(cells)]
         runs += 1
         config = write_run(folder, kind, args.images)
         if (kind, processes) not in whole:
-            unbroken = folder / f'whole-{config.stem}-{processes}'
-            codes = start(config, unbroken, processes, 0, None, unbroken.with_suffix('.log'))
-            if any(codes):
-                console.print(unbroken.with_suffix('.log').read_text()[-2000:])
-                raise SystemExit(f'the unbroken run of "{kind}" in {processes} process(es) failed')
-            whole[kind, processes] = result(unbroken)
+            console.print(f'{kind}, {processes} process(es): the unbroken run')
+            whole[kind, processes] = unbroken(config, folder / f'whole-{config.stem}-{processes}', processes)
         work_dir = folder / f'run-{runs}'
-        log, parts, killed = work_dir.with_suffix('.log'), [], 0
-        while True:
-            workers, kill = draw.choice(WORKERS), None
-            if killed < args.kills_per_run and kills < args.kills:
-                when = draw.choice(WHEN)
-                times = dict(iteration=draw.randint(1, 9), checkpoint=draw.randint(1, 3), validation=1)[when]
-                kill = Kill(draw.randrange(processes) if when == 'iteration' else 0, when, times,
-                            draw.choice((0., 0.005, 0.02, 0.1)))
-            codes = start(config, work_dir, processes, workers, kill, log)
-            name = f'workers {workers}' + (f', killed in {kill.when} {kill.times}' if kill else '')
-            parts.append(name)
-            if not any(codes):
-                break
-            if kill is None or signal.SIGKILL != -next(code for code in codes if code):
-                wrong.append(f'run {runs} ({kind}, {processes} processes; {"; ".join(parts)}): exit codes {codes}')
-                break
-            killed, kills = killed + 1, kills + 1
-            rows[kind, processes, kill.when] += 1
-        if not wrong or not wrong[-1].startswith(f'run {runs} '):
-            found, again = result(work_dir), repetition(work_dir)
-            repeated = max(repeated, again)
-            differs = difference(whole[kind, processes], found)
-            if differs or again > CHECKPOINT_EVERY:
-                wrong.append(f'run {runs} ({kind}, {processes} processes; {"; ".join(parts)}): '
-                             f'{differs or f"{again} iterations repeated"}')
-        console.print(f'run {runs}: {kind}, {processes} process(es), {killed} kills, {kills} in all'
-                      + (f'  [red]{wrong[-1]}[/red]' if wrong and wrong[-1].startswith(f'run {runs} ') else ''))
+        kills, parts, failed = broken(config, work_dir, processes, draw,
+                                      min(args.kills_per_run, args.kills - sum(killed.values())))
+        killed.update((kind, processes, when) for when in kills)
+        again = 0 if failed else repetition(work_dir)
+        repeated = max(repeated, again)
+        failed = failed or difference(whole[kind, processes], result(work_dir)) or (
+            f'{again} iterations repeated' if again > CHECKPOINT_EVERY else '')
+        if failed:
+            wrong.append(f'run {runs} ({kind}, {processes} processes; {"; ".join(parts)}): {failed}')
+        console.print(f'run {runs}: {kind}, {processes} process(es), {len(kills)} kills ({sum(killed.values())} in all): '
+                      f'{failed or "equal"}')
         if args.keep is None:
             shutil.rmtree(work_dir)
     table = Table('training', 'processes', *(f'killed in {when}' for when in WHEN))
-    for kind, processes in sorted({row[:2] for row in rows}):
-        table.add_row(kind, str(processes), *(str(rows[kind, processes, when]) for when in WHEN))
+    for kind, processes in cells:
+        table.add_row(kind, str(processes), *(str(killed[kind, processes, when]) for when in WHEN))
     console.print(table)
-    console.print(f'{kills} kills in {runs} runs, {time.monotonic() - begin:.0f} s; at most {repeated} iterations '
-                  f'repeated, a checkpoint comes every {CHECKPOINT_EVERY}; {len(wrong)} runs differ from the unbroken '
-                  'one')
+    console.print(f'{sum(killed.values())} kills in {runs} runs, {time.monotonic() - begin:.0f} s; at most {repeated} '
+                  f'iterations repeated, a checkpoint comes every {CHECKPOINT_EVERY}; {len(wrong)} runs differ from '
+                  'the unbroken one')
     for line in wrong:
-        console.print(f'[red]{line}[/red]')
+        console.print(line)
     return 1 if wrong else 0
+
+
+def unbroken(config: Path, work_dir: Path, processes: int) -> dict:
+    """The result of a run that nobody kills."""
+    log = work_dir.with_suffix('.log')
+    if any(start(config, work_dir, processes, 0, None, log)):
+        raise SystemExit(f'{log.read_text()[-2000:]}\nthe unbroken run failed')
+    return result(work_dir)
+
+
+def broken(config: Path, work_dir: Path, processes: int, draw: random.Random, kills: int):
+    """Train to the end, through at most ``kills`` kills.
+
+    Returns:
+        tuple: When each kill was, what each part of the run was, and what went wrong ('' for nothing).
+    """
+    done, parts = [], []
+    while True:
+        workers, kill = draw.choice(WORKERS), None
+        if len(done) < kills:
+            when = draw.choice(WHEN)
+            times = dict(iteration=draw.randint(1, 9), checkpoint=draw.randint(1, 3), validation=1)[when]
+            # Process 0 writes the checkpoints.
+            rank = 0 if when == 'checkpoint' else draw.randrange(processes)
+            kill = Kill(rank, when, times, draw.choice((0., 0.005, 0.02, 0.1)))
+        parts.append(f'{workers} workers' + (f', killed in {kill.when} {kill.times}' if kill else ''))
+        codes = start(config, work_dir, processes, workers, kill, work_dir.with_suffix('.log'))
+        if not any(codes):
+            return done, parts, ''
+        if kill is None or codes[kill.rank] != -signal.SIGKILL:
+            return done, parts, f'exit codes {codes}, see {work_dir.with_suffix(".log")} (--keep)'
+        done.append(kill.when)
 
 
 # ---------------------------------------------------------------------------------------------------------- comparison
@@ -270,7 +281,7 @@ def flat(value, name: str = ''):
     if isinstance(value, dict):
         for key, item in value.items():
             yield from flat(item, f'{name}.{key}')
-    elif isinstance(value, (list, tuple)) and any(isinstance(item, (dict, list, tuple, torch.Tensor)) for item in value):
+    elif isinstance(value, (list, tuple)) and not all(isinstance(each, (int, float, str)) for each in value):
         for key, item in enumerate(value):
             yield from flat(item, f'{name}.{key}')
     else:

@@ -26,7 +26,7 @@ Example:
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -191,6 +191,24 @@ class RecursiveMix:
         """Empty the history, as at the start of an epoch: the next batch is not mixed."""
         self._history = None
         self._mix = None
+
+    def history_state(self) -> Dict[str, torch.Tensor]:
+        """What the next iteration needs of this one, for a checkpoint: images, scores and prediction, if there are."""
+        past, lost = self._history, self._history is not None and self._history.overwritten
+        state = dict(copy_images=torch.tensor(int(self._copy_images or lost)))
+        if past is not None and not lost:
+            state.update(images=past.images, scores=past.scores)
+            if past.mix.prediction is not None:
+                state.update(prediction=past.mix.prediction)
+        return state
+
+    def load_history_state(self, state: Dict[str, torch.Tensor]) -> None:
+        """Go on from what :meth:`history_state` returned."""
+        self.reset()
+        self._copy_images = bool(state['copy_images'])
+        if 'images' in state:
+            mix = Mix(0.0, 0, Box(0, 0, 0, 0), tuple(state['images'].shape[-2:]), prediction=state.get('prediction'))
+            self._history = _History(state['images'], state['scores'], mix)
 
     def mix(self, images: torch.Tensor, labels: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, Mix]:
         """Mix a batch with the history, then make it the history.

@@ -21,7 +21,7 @@ from mmengine.registry import OPTIMIZERS
 
 from ..core import ROI_LAYER
 from ..engine.optim_wrapper import bfloat16_is_fast
-from ..engine.runner import RANK_VARIABLES, Runner, check_epoch_is_complete
+from ..engine.runner import RANK_VARIABLES, Runner, check_epoch_is_complete, exact_loop
 from ..utils import files as writing
 from ..utils import paths
 from ..utils.checkpoints import read_checkpoint
@@ -96,8 +96,7 @@ def set_loader_defaults(cfg: Config, device: str) -> None:
         if cfg.get('default_scope') == 'mmpretrain':
             loader.setdefault('collate_fn', dict(type='default_collate'))
             loader.setdefault('pin_memory', True)
-            if 'worker_init_fn' not in loader:  # rm_worker_init wants new workers in every epoch
-                loader.setdefault('persistent_workers', True)
+            loader.setdefault('persistent_workers', True)
         if device == 'cpu':
             loader.pin_memory = False
         if not loader.get('num_workers'):
@@ -254,11 +253,11 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
             say(f'--resume auto: no checkpoint in {work_dir}, training starts from the beginning.')
         else:
             say(f'--resume auto: going on from {found}.')
-            check_resumable(found, found.parent, in_epochs(cfg))
+            check_resumable(found, found.parent, only_whole_epochs(cfg))
             cfg.load_from = str(found)
         cfg.resume = found is not None
     elif resume is not None:
-        cfg.load_from, cfg.resume = check_checkpoint(resume, to_resume=True, by_epoch=in_epochs(cfg)), True
+        cfg.load_from, cfg.resume = check_checkpoint(resume, to_resume=True, by_epoch=only_whole_epochs(cfg)), True
     elif saved_checkpoints(checkpoint_dir(cfg)) and not overwrite:
         newest = saved_checkpoints(checkpoint_dir(cfg))[-1]
         raise UserFileError(f'work dir {newest.parent} holds checkpoints, the newest {newest.name}: '
@@ -302,9 +301,9 @@ def set_aside(runner: Runner) -> None:
     barrier()
 
 
-def in_epochs(cfg: Config) -> bool:
-    """Whether a run is a loop of epochs, not of iterations."""
-    return 'max_epochs' in cfg.train_cfg
+def only_whole_epochs(cfg: Config) -> bool:
+    """Whether a run is a loop of epochs that cannot go on in the middle of one."""
+    return 'max_epochs' in cfg.train_cfg and exact_loop(cfg.train_cfg) is None
 
 
 def check_resumable(path: Path, work_dir: Path, by_epoch: bool = False) -> None:
@@ -328,7 +327,7 @@ def is_resumable(path: Path, by_epoch: bool = False) -> bool:
 def check_checkpoint(path, to_resume: bool = False, by_epoch: bool = False) -> str:
     """Raise unless a checkpoint can be read safely and, to resume from it, is whole. Returns its absolute path.
 
-    With ``by_epoch``, for a run in epochs, one from the middle of an epoch cannot be resumed from.
+    With ``by_epoch``, for a run in whole epochs, one from the middle of an epoch cannot be resumed from.
 
     One at ``http(s)://`` or ``torchvision://`` is downloaded; other addresses are mmengine's, returned as they are.
     """

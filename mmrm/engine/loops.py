@@ -1,8 +1,9 @@
 """mmengine's training loops, which go on at the very batch where a run was stopped.
 
 A checkpoint then holds under ``resume_state`` where the loop stood, which validation was the last, and of each process
-RM's history and, between two updates of an accumulated gradient, the gradient so far; under ``random_state`` each
-process's random states. Under mmengine's own loops these two are not read, and a run resumes as it always did.
+RM's history, its buffers (batch norm counts in every process by itself) and, between two updates of an accumulated
+gradient, the gradient so far; under ``random_state`` each process's random states. mmengine's own loops do not read the
+first, and a run resumes as it always did.
 """
 import contextlib
 import copy
@@ -17,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..models.data_preprocessor import history_state, load_history_state, reset_history
 from ..utils.random_state import get_random_state, seeded, set_random_state
-from .hooks.reset_history import ResetHistoryHook
 from .samplers import make_resumable
 
 RANDOM_KEY = 'random_state'
@@ -60,6 +60,8 @@ class ResumableLoop:
         if accumulating(self.runner.optim_wrapper):
             tensors.update({f'gradient.{name}': parameter.grad for name, parameter in parameters(self.runner.model)
                             if parameter.grad is not None})
+        if get_rank() > 0:  # each process has its own statistics of batch norm, and those of process 0 are the model's
+            tensors.update({f'buffer.{name}': buffer for name, buffer in buffers(self.runner)})
         random_states = all_gather_object(self._random_state or get_random_state())
         gathered = gather_tensors(tensors)
         if gathered is None:
@@ -73,11 +75,10 @@ class ResumableLoop:
 
         Called before mmengine sets the loop's epoch and iteration. What does not fit this run is told and left.
         """
+        self._place, self._validated = self._stock_place(checkpoint), None
         random_states, state = checkpoint.get(RANDOM_KEY), checkpoint.pop(STATE_KEY, None)
         if self.batches is not None and checkpoint.get(SEED_KEY) is not None:
             self.batches.seed = checkpoint[SEED_KEY]  # without one in the config this run drew another
-        meta = checkpoint['meta']
-        self._place, self._validated = self._stock_place(meta), None
         if state is not None and state['loop'] == type(self).__name__:
             self._place, self._validated = (state['epoch'], state['batch']), state['validated']
         elif random_states is None:
@@ -104,9 +105,9 @@ class ResumableLoop:
             self._tensors = state['tensors'][get_rank()]
             self._rehearse = get_world_size() > 2 and isinstance(self.runner.model, DistributedDataParallel)
 
-    def _stock_place(self, meta: dict) -> tuple:
+    def _stock_place(self, checkpoint: dict) -> tuple:
         """Where a run goes on whose checkpoint does not tell."""
-        return meta['epoch'], 0
+        raise NotImplementedError
 
     def _where(self) -> str:
         return f'in epoch {self._place[0] + 1} at batch {self._place[1] + 1}'
@@ -119,7 +120,7 @@ class ResumableLoop:
         return (getattr(self.dataloader.batch_sampler, 'batch_size', None) or 1) * get_world_size()
 
     def _history_ends_with_epoch(self) -> bool:
-        return any(isinstance(hook, ResetHistoryHook) for hook in self.runner.hooks)
+        return any(getattr(hook, 'empties_history', False) for hook in self.runner.hooks)
 
     # ------------------------------------------------------------------------------------------------------ running
     def _loader_from(self, epoch: int, batch: int):
@@ -146,6 +147,13 @@ class ResumableLoop:
             if gradient is not None:
                 parameter.grad = gradient.to(parameter)
         self._tensors = {}
+
+    def _restore_buffers(self) -> None:
+        """Give this process its own buffers back, before it validates or trains."""
+        for name, buffer in buffers(self.runner):
+            if f'buffer.{name}' in self._tensors:
+                with torch.no_grad():
+                    buffer.copy_(self._tensors[f'buffer.{name}'])
 
     def run_iter(self, *args) -> None:
         """Train on one batch, the last argument."""
@@ -177,6 +185,7 @@ class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
     def run(self) -> torch.nn.Module:
         """Train, and validate when it is due. A validation that the checkpoint does not know of is made up for."""
         self.runner.call_hook('before_train')
+        self._restore_buffers()
         if self._place[1] == 0 and self._validation_is_open():
             self._validate_if_due()
         while self._epoch < self._max_epochs and not self.stop_training:
@@ -204,6 +213,14 @@ class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1
 
+    def _stock_place(self, checkpoint: dict) -> tuple:
+        meta, info = checkpoint['meta'], checkpoint.get('message_hub', {}).get('runtime_info', {})
+        if STATE_KEY not in checkpoint and meta['iter'] > 0 and info.get('epoch') == meta['epoch']:
+            self._tell(f'The checkpoint was written in the middle of epoch {meta["epoch"] + 1}, at iteration '
+                       f'{meta["iter"]}, by another Runner: the epoch begins again.')
+            meta['iter'] = meta['epoch'] * len(self.dataloader)
+        return meta['epoch'], 0
+
     def _validate_if_due(self) -> None:
         self._decide_current_val_interval()
         if (self.runner.val_loop is not None and self._epoch >= self.val_begin
@@ -230,6 +247,7 @@ class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
         """Train, and validate when it is due. A validation that the checkpoint does not know of is made up for."""
         self.runner.call_hook('before_train')
         self.runner.call_hook('before_train_epoch')
+        self._restore_buffers()
         self.dataloader_iterator = self._endless()
         if self._validation_is_open():
             self._validate_if_due()
@@ -247,8 +265,8 @@ class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
         while True:
             if epoch > 0 and self.batches is not None:
                 self.batches.set_epoch(epoch)
-            for batch, data_batch in enumerate(self._loader_from(epoch, batch), batch + 1):
-                self._place = (epoch, batch)
+            for number, data_batch in enumerate(self._loader_from(epoch, batch), batch + 1):
+                self._place = (epoch, number)
                 yield data_batch
             epoch, batch = epoch + 1, 0
 
@@ -256,7 +274,8 @@ class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
         epoch, batch = self._place
         return f'at batch {batch + 1}' + (f' of pass {epoch + 1} over the data' if epoch else '')
 
-    def _stock_place(self, meta: dict) -> tuple:
+    def _stock_place(self, checkpoint: dict) -> tuple:
+        meta = checkpoint['meta']
         sampler = getattr(self.batches, 'sampler', None)
         endless = hasattr(sampler, '_infinite_indices')
         return (0, meta['iter']) if endless else divmod(meta['iter'], len(self.dataloader))
@@ -283,15 +302,15 @@ class NoBatches:
 def rehearse(runner, data_batch) -> None:
     """Go forward and backward through the model once, and leave everything as it was.
 
-    DDP adds up the gradients of all processes bucket by bucket, and sorts the buckets anew after its first backward pass,
-    by the order in which the gradients came. From three processes on, the last bits of a sum depend on where in its
-    bucket a gradient lies: the first iteration after a resume would round as the first one of a run does.
+    DDP adds up the gradients of all processes bucket by bucket, and sorts the buckets anew after its first backward
+    pass, by the order in which the gradients came. From three processes on, the last bits of a sum depend on where in
+    its bucket a gradient lies: the first iteration after a resume would round as the first one of a run does.
     """
     model, wrapper = runner.model, runner.optim_wrapper
     if not isinstance(wrapper, OptimWrapper):
         return
     random_state, history = get_random_state(), history_state(model)
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     reset_history(model)  # nothing was mixed in the first iteration of the run
     for parameter, _ in gradients:
@@ -301,7 +320,7 @@ def rehearse(runner, data_batch) -> None:
     for parameter, gradient in gradients:
         parameter.grad = gradient
     with torch.no_grad():
-        for buffer, before in buffers:
+        for buffer, before in kept:
             buffer.copy_(before)
     load_history_state(model, history)
     set_random_state(random_state)
@@ -330,6 +349,15 @@ class Rehearsal:
 def parameters(model: torch.nn.Module):
     """Names and parameters of a model, without those names that a wrapper such as DDP gives."""
     return (model.module if is_model_wrapper(model) else model).named_parameters()
+
+
+def buffers(runner):
+    """Names and buffers of the model, and of its moving averages, which hooks keep."""
+    averages = [getattr(hook, 'ema_model', None) for hook in runner.hooks]
+    for number, module in enumerate([runner.model, *averages]):
+        if isinstance(module, torch.nn.Module):
+            for name, buffer in module.named_buffers():
+                yield f'{number}.{name}', buffer
 
 
 def accumulating(optim_wrapper) -> bool:

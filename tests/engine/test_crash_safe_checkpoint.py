@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.registry import LOOPS
+from mmengine.runner import EpochBasedTrainLoop
 from tiny_run import write_run
 
 from mmrm.apis import launch
@@ -188,25 +190,14 @@ def test_a_link_that_appears_while_the_run_is_under_way_is_not_followed(tmp_path
 
 
 # -------------------------------------------------------------------------------------------------------- mid-epoch
-def test_a_run_whose_checkpoints_lie_in_mid_epoch_is_told_so_at_the_start(by_iteration):
-    log, = by_iteration[1].glob('*/*.log')
-    before, told, _ = log.read_text().partition('training cannot be resumed in the middle of an epoch')
-    assert told and 'Epoch(train)' not in before and 'iter_<a multiple of 6>.pth' in log.read_text()
-
-
-def test_a_checkpoint_from_the_middle_of_an_epoch_is_not_resumed_from(by_iteration, tmp_path, capsys):
+def test_a_checkpoint_from_the_middle_of_an_epoch_is_resumed_from(by_iteration, tmp_path):
     config, work = by_iteration[0], tmp_path / 'work'
     shutil.copytree(by_iteration[1], work)
     assert names(work) == ['iter_12.pth', 'iter_3.pth', 'iter_6.pth', 'iter_9.pth']
     (work / 'iter_12.pth').unlink()
-    for resume in ((), (work / 'iter_9.pth', )):
-        with pytest.raises(SystemExit) as stopped:
-            train(config, work, '--no-validate', '--resume', *resume)
-        message = capsys.readouterr().err
-        assert stopped.value.code == 2 and f'{work / "iter_9.pth"} was written in the middle of epoch 2' in message
-        assert 'default_hooks.checkpoint.by_epoch=True' in message and f'load_from={work / "iter_9.pth"}' in message
-        assert resume or f'--resume {work / "iter_6.pth"}' in message
-    assert names(work) == ['iter_3.pth', 'iter_6.pth', 'iter_9.pth']
+    train(config, work, '--no-validate', '--resume')
+    ours, theirs = (read_checkpoint(folder / 'iter_12.pth') for folder in (work, by_iteration[1]))
+    assert all(torch.equal(ours['state_dict'][name], value) for name, value in theirs['state_dict'].items())
 
 
 def test_one_at_the_end_of_an_epoch_is_and_the_run_is_the_one_that_was_never_stopped(by_iteration, tmp_path):
@@ -218,9 +209,39 @@ def test_one_at_the_end_of_an_epoch_is_and_the_run_is_the_one_that_was_never_sto
     assert all(torch.equal(ours['state_dict'][name], value) for name, value in theirs['state_dict'].items())
 
 
-def test_the_runner_refuses_it_by_itself(by_iteration, tmp_path):
+@pytest.fixture
+def whole_epochs(by_iteration):
+    """The config of :func:`by_iteration` with a loop that cannot go on in mid-epoch."""
+    LOOPS.register_module(name='WholeEpochs', module=type('WholeEpochs', (EpochBasedTrainLoop, ), {}), force=True)
+    config = by_iteration[0].with_name('whole_epochs.py')
+    config.write_text(by_iteration[0].read_text() + "train_cfg = dict(type='WholeEpochs', max_epochs=2)\n")
+    return config
+
+
+def test_a_run_that_cannot_go_on_in_mid_epoch_is_told_so_at_the_start(whole_epochs, tmp_path):
+    train(whole_epochs, tmp_path, '--no-validate')
+    log, = tmp_path.glob('*/*.log')
+    before, told, _ = log.read_text().partition('training cannot be resumed in the middle of an epoch')
+    assert told and 'Epoch(train)' not in before and 'iter_<a multiple of 6>.pth' in log.read_text()
+
+
+def test_it_does_not_resume_from_there(by_iteration, whole_epochs, tmp_path, capsys):
+    work = tmp_path / 'work'
+    shutil.copytree(by_iteration[1], work)
+    (work / 'iter_12.pth').unlink()
+    for resume in ((), (work / 'iter_9.pth', )):
+        with pytest.raises(SystemExit) as stopped:
+            train(whole_epochs, work, '--no-validate', '--resume', *resume)
+        message = capsys.readouterr().err
+        assert stopped.value.code == 2 and f'{work / "iter_9.pth"} was written in the middle of epoch 2' in message
+        assert 'default_hooks.checkpoint.by_epoch=True' in message and f'load_from={work / "iter_9.pth"}' in message
+        assert resume or f'--resume {work / "iter_6.pth"}' in message
+    assert names(work) == ['iter_3.pth', 'iter_6.pth', 'iter_9.pth']
+
+
+def test_its_runner_refuses_it_by_itself(by_iteration, whole_epochs, tmp_path):
     from mmengine.config import Config
-    cfg = Config.fromfile(by_iteration[0])
+    cfg = Config.fromfile(whole_epochs)
     cfg.update(work_dir=str(tmp_path / 'work'), load_from=str(by_iteration[1] / 'iter_9.pth'), resume=True)
     with pytest.raises(UserFileError, match='in the middle of epoch 2, at iteration 9'):
         Runner.from_cfg(cfg).train()
