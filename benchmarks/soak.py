@@ -193,8 +193,8 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
             f'{again} iterations repeated' if again > CHECKPOINT_EVERY else '')
         if failed:
             wrong.append(f'run {runs} ({kind}, {processes} processes; {"; ".join(parts)}): {failed}')
-        console.print(f'run {runs}: {kind}, {processes} process(es), {len(kills)} kills ({sum(killed.values())} in all): '
-                      f'{failed or "equal"}')
+        console.print(f'run {runs}: {kind}, {processes} process(es), {len(kills)} kills, {sum(killed.values())} in '
+                      f'all: {failed or "equal"}')
         if args.keep is None:
             shutil.rmtree(work_dir)
     table = Table('training', 'processes', *(f'killed in {when}' for when in WHEN))

@@ -1,9 +1,10 @@
 """A seed for every sample: what its transforms draw depends on where it stands in the epoch, on nothing else."""
-from typing import Any, NamedTuple, Tuple
+import contextlib
+from typing import Any, List, NamedTuple, Tuple
 
 from torch.utils.data import Dataset, get_worker_info
 
-from ..utils.random_state import seeded
+from ..utils.random_state import kept_generators, seed_generators
 
 
 class Draw(NamedTuple):
@@ -18,23 +19,27 @@ class Draw(NamedTuple):
 class SeededDataset(Dataset):
     """A data set that loads a sample asked for by a :class:`Draw` under its own seed.
 
-    Transforms draw from the global generators of Python, NumPy and torch. These are seeded before a sample and set back
-    after it, so that a loader without workers leaves those of the training alone. In all else it is the data set
-    itself: attributes are read from it and written to it, and ``isinstance`` sees its class.
+    Transforms draw from the global generators of Python, NumPy and torch. These are seeded before each sample and set
+    back after the batch, so that a loader without workers leaves those of the training alone. In all else it is the
+    data set itself: attributes are read from it and written to it, and ``isinstance`` sees its class.
     """
 
     def __init__(self, dataset):
         object.__setattr__(self, '_dataset', dataset)
 
     def __getitem__(self, draw):
-        if not isinstance(draw, Draw):
-            return self._dataset[draw]
-        # Nobody but transforms draws in a worker, so there is nothing to set back.
-        with seeded(*draw.seed, restore=get_worker_info() is None):
-            return self._dataset[draw.index]
+        return self.__getitems__([draw])[0] if isinstance(draw, Draw) else self._dataset[draw]
 
-    def __getitems__(self, draws):
-        return [self[draw] for draw in draws]
+    def __getitems__(self, draws: List[Draw]) -> list:
+        """The samples of a batch, as torch's loader asks for them."""
+        # Setting the generators back takes longer than seeding them: once in a batch, and never in a worker, where
+        # nobody but transforms draws.
+        with kept_generators() if get_worker_info() is None else contextlib.nullcontext():
+            return [self._load(draw) for draw in draws]
+
+    def _load(self, draw: Draw):
+        seed_generators(*draw.seed)
+        return self._dataset[draw.index]
 
     def __len__(self) -> int:
         return len(self._dataset)

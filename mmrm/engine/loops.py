@@ -166,6 +166,12 @@ class ResumableLoop:
         """Whether no validation came after the last iteration, as far as the checkpoint knows."""
         return self._validated is not None and self._validated < self._iter
 
+    def _make_up_for_validation(self, epoch: int) -> None:
+        """Validate if it was due when the run was stopped, with what mmengine's message hub said then."""
+        self.runner.message_hub.update_info('epoch', epoch)
+        self.runner.message_hub.update_info('iter', self._iter - 1)
+        self._validate_if_due()
+
     def _validate(self) -> None:
         """Validate, from the random states of training, which it leaves as they are."""
         if self._random_state is None:
@@ -187,7 +193,7 @@ class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
         self.runner.call_hook('before_train')
         self._restore_buffers()
         if self._place[1] == 0 and self._validation_is_open():
-            self._validate_if_due()
+            self._make_up_for_validation(epoch=self._epoch - 1)
         while self._epoch < self._max_epochs and not self.stop_training:
             self.run_epoch()
             self._validate_if_due()
@@ -250,7 +256,7 @@ class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
         self._restore_buffers()
         self.dataloader_iterator = self._endless()
         if self._validation_is_open():
-            self._validate_if_due()
+            self._make_up_for_validation(epoch=self._epoch)
         self._restore()
         while self._iter < self._max_iters and not self.stop_training:
             self.runner.model.train()

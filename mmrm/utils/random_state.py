@@ -32,26 +32,32 @@ def set_random_state(state: dict) -> None:
 
 
 @contextlib.contextmanager
-def seeded(*key: int, restore: bool = True) -> Iterator[None]:
-    """Inside, the three generators of the CPU depend on ``key`` alone; afterwards they are as they were before.
-
-    Each gets its own seed, cut out of one hash: NumPy's and Python's are both Mersenne Twisters and would else draw
-    the same numbers. CUDA's generators are left alone, no transform of a sample uses them.
-
-    Args:
-        key: Any whole numbers, e.g. seed, epoch and place.
-        restore: False saves half of the time where nobody needs the state from before.
-    """
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=40).digest()
-    if restore:
-        before = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
-    random.seed(int.from_bytes(digest[:16], 'little'))
-    np.random.seed(np.frombuffer(digest[16:32], np.uint32))
-    torch.default_generator.manual_seed(int.from_bytes(digest[32:], 'little'))
+def kept_generators() -> Iterator[None]:
+    """Whatever is drawn or seeded inside, the three generators of the CPU are afterwards as they were before."""
+    before = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:
         yield
     finally:
-        if restore:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
-            torch.default_generator.set_state(before[2])
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.default_generator.set_state(before[2])
+
+
+def seed_generators(*key: int) -> None:
+    """Seed the three generators of the CPU by any whole numbers, e.g. seed, epoch and place.
+
+    Each gets its own seed, cut out of one hash: NumPy's and Python's are both Mersenne Twisters and would else draw
+    the same numbers. CUDA's generators are left alone, no transform of a sample uses them.
+    """
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=28).digest()
+    random.seed(int.from_bytes(digest[:16], 'little'))
+    torch.default_generator.manual_seed(int.from_bytes(digest[16:24], 'little'))
+    np.random.seed(int.from_bytes(digest[24:], 'little'))  # 32 bits: five times as fast as more
+
+
+@contextlib.contextmanager
+def seeded(*key: int) -> Iterator[None]:
+    """Inside, the generators depend on ``key`` alone; afterwards they are as they were before."""
+    with kept_generators():
+        seed_generators(*key)
+        yield

@@ -395,14 +395,14 @@ def test_a_checkpoint_by_the_clock_waits_for_the_end_of_an_accumulation(tmp_path
 def test_only_a_checkpoint_in_mid_epoch_holds_the_history_and_not_if_it_is_not_wanted(tmp_path):
     kept = {}
     for save_history in (True, False):
-        folder = tmp_path / str(save_history)
-        runner(folder, every=2, validate=False, checkpoint=dict(save_history=save_history)).train()
-        runner(folder, every=1, by_epoch=True, validate=False, checkpoint=dict(save_history=save_history)).train()
-        for name in ('iter_6', 'epoch_1'):
+        for name, by_epoch in (('iter_2', False), ('epoch_1', True)):
+            folder = tmp_path / f'{name}-{save_history}'
+            runner(folder, every=1 if by_epoch else 2, by_epoch=by_epoch, validate=False,
+                   loop=dict(by_epoch=True, max_epochs=1), checkpoint=dict(save_history=save_history)).train()
             tensors = torch.load(folder / f'{name}.pth')['resume_state']['tensors'][0]
             kept[save_history, name] = [key.rpartition('.')[2] for key in tensors]
     names = ['copy_images', 'images', 'scores', 'prediction']
-    assert kept == {(True, 'iter_6'): names, (True, 'epoch_1'): [], (False, 'iter_6'): [], (False, 'epoch_1'): []}
+    assert kept == {(True, 'iter_2'): names, (True, 'epoch_1'): [], (False, 'iter_2'): [], (False, 'epoch_1'): []}
 
 
 @pytest.mark.parametrize('setting, message', [
