@@ -15,8 +15,9 @@ from .engine.optim_wrapper import BFloat16OptimWrapper  # noqa: E402
 from .models import backbones  # noqa: E402
 from .models.data_preprocessor import RMDataPreprocessor, reset_history  # noqa: E402
 from .models.heads import RMConsistencyHead  # noqa: E402
+from .models.regularisers import bind_augments  # noqa: E402
 
 __all__ = [
     'BFloat16OptimWrapper', 'Consistency', 'RMConsistencyHead', 'RMDataPreprocessor', 'RecursiveMix', '__version__',
-    'backbones', 'compat', 'datasets', 'hooks', 'reset_history', 'schedulers', 'weights'
+    'backbones', 'bind_augments', 'compat', 'datasets', 'hooks', 'reset_history', 'schedulers', 'weights'
 ]

@@ -10,6 +10,7 @@ ROWS = (
     ('version', ),
     ('utils', ),
     ('compat', 'core'),
+    ('regularisers', ),
     ('wrapper', 'models', 'datasets'),
     ('visualization', ),
     ('engine', ),

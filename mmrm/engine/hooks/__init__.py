@@ -1,13 +1,16 @@
 """Hooks that mmengine lacks."""
+from .bind_augments import BindAugmentsHook
 from .channels_last import ChannelsLastHook
 from .check_classes import CheckClassesHook, check_num_classes
 from .crash_safe_checkpoint import CrashSafeCheckpointHook
+from .dropblock import DropBlockHook
 from .mixed_batches import MixedBatchesHook
 from .non_finite import NonFiniteLossHook, TrainingDivergedError
 from .random_state import RandomStateHook, rm_worker_init
 from .reset_history import ResetHistoryHook
 
 __all__ = [
-    'ChannelsLastHook', 'CheckClassesHook', 'CrashSafeCheckpointHook', 'MixedBatchesHook', 'NonFiniteLossHook',
-    'RandomStateHook', 'ResetHistoryHook', 'TrainingDivergedError', 'check_num_classes', 'rm_worker_init'
+    'BindAugmentsHook', 'ChannelsLastHook', 'CheckClassesHook', 'CrashSafeCheckpointHook', 'DropBlockHook',
+    'MixedBatchesHook', 'NonFiniteLossHook', 'RandomStateHook', 'ResetHistoryHook', 'TrainingDivergedError',
+    'check_num_classes', 'rm_worker_init'
 ]

@@ -1,0 +1,85 @@
+"""MoEx, alone and with CutMix, as batch augments."""
+from typing import Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from mmpretrain.registry import BATCH_AUGMENTS
+
+from ...regularisers import exchange_moments, mix_labels
+from .feature_cutmix import FeatureCutMix
+from .layer_mix import INPUT, LayerMix, check_positive, check_share
+
+
+@BATCH_AUGMENTS.register_module()
+class MoEx(LayerMix):
+    r"""`Moment Exchange <https://arxiv.org/abs/2002.11102>`_: features of one sample, moments of another.
+
+    The moments are mean and standard deviation over the channels, at each position. The label keeps ``lam`` of its own,
+    which is the loss :math:`\lambda\,\mathrm{CE}_a + (1 - \lambda)\,\mathrm{CE}_b`. How often it is applied is said by
+    ``probs`` of ``batch_augments``.
+
+    Args:
+        lam (float): The share of the sample whose moments are replaced, in [0, 1]. Defaults to 0.5.
+        layer (str): A module of the backbone (or ``'input'``). Defaults to ``'maxpool'``, the end of a ResNet's stem.
+        rng (np.random.RandomState, optional): Not used by MoEx itself, whose permutation is torch's.
+
+    Example:
+        >>> data_preprocessor = dict(batch_augments=dict(augments=dict(type='MoEx', lam=0.5, layer='bn1'), probs=0.25))
+    """
+
+    def __init__(self, lam: float = 0.5, layer: str = 'maxpool', rng: Optional[np.random.RandomState] = None):
+        super().__init__(layer, rng)
+        self.lam = check_share(self._name, 'lam', lam)
+
+    def draw(self, count: int, size: Sequence[int]):
+        index = torch.randperm(count)
+        return dict(index=index), index, self.lam
+
+    mix_features = staticmethod(exchange_moments)
+
+
+@BATCH_AUGMENTS.register_module()
+class CutMixMoEx(MoEx):
+    r"""CutMix of the images and, for some of the batches, MoEx of the mixed images with the same partners.
+
+    With :math:`c` the share that CutMix leaves a sample and :math:`\lambda` that of MoEx, the label is
+
+    .. math::
+        c\lambda\, y_a + \big((1 - c)\lambda + c (1 - \lambda)\big)\, y_b + (1 - c)(1 - \lambda)\, y_{b'},
+
+    :math:`b` the partner of :math:`a` and :math:`b'` that of :math:`b`.
+
+    Args:
+        alpha (float): Of CutMix, :math:`c \sim \mathrm{Beta}(\alpha, \alpha)`, above 0. Defaults to 1.0.
+        lam (float): Of MoEx, in [0, 1]. Defaults to 0.9.
+        moex_prob (float): Probability that a batch also has its moments exchanged, in [0, 1]. Defaults to 0.25.
+        layer (str): Where: a module of the backbone (or ``'input'``). Defaults to ``'maxpool'``.
+        rng (np.random.RandomState, optional): Defaults to None, NumPy's global generator.
+
+    Example:
+        >>> data_preprocessor = dict(batch_augments=dict(augments=dict(type='CutMixMoEx', lam=0.9, moex_prob=0.25)))
+    """
+
+    def __init__(self,
+                 alpha: float = 1.0,
+                 lam: float = 0.9,
+                 moex_prob: float = 0.25,
+                 layer: str = 'maxpool',
+                 rng: Optional[np.random.RandomState] = None):
+        super().__init__(lam, layer, rng)
+        self.moex_prob = check_share(self._name, 'moex_prob', moex_prob)
+        self.cutmix = FeatureCutMix(check_positive(self._name, 'alpha', alpha), INPUT, rng)
+        self._index: Optional[torch.Tensor] = None
+
+    def draw(self, count: int, size: Sequence[int]):
+        return dict(index=self._index), self._index, self.lam
+
+    def _mix_batch(self, inputs: torch.Tensor, scores: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+        self.clear()
+        arguments, self._index, share = self.cutmix.draw(len(inputs), inputs.shape[1:])
+        inputs = self.cutmix.mix_features(
+            inputs, **{name: value.to(inputs.device) for name, value in arguments.items()})
+        scores = mix_labels(scores, self._index.to(scores.device), share)
+        if self._generator.rand() < self.moex_prob:
+            return self._mix_at(self.layers[0], inputs, scores)
+        return inputs, scores
