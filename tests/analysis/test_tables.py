@@ -181,9 +181,20 @@ def test_a_command_that_fills_a_cell_is_one_that_the_tools_take(tmp_path):
                     assert words[1] in ('tools/sweep.py', 'tools/efficiency.py'), (name, command)
 
 
-def test_a_regulariser_that_is_not_provided_says_so(tmp_path):
-    filled = row_of('cifar10', tmp_path, '+ MoEx')
-    assert filled.state == 'regulariser not provided' and not filled.commands
+def test_a_table_tells_which_recipe_a_published_number_had(tmp_path):
+    filled = tables.fill(TABLES['imagenet-r50'], tmp_path)
+    for form in ('terminal', 'markdown', 'latex', 'csv'):
+        text = tables.render('imagenet-r50', filled, form)
+        line = next(line for line in text.splitlines() if '+ PuzzleMix' in line)
+        assert 'steps' in line and ('batch 256, lr 0.1' in text or form == 'csv'), form
+    assert 'Published with' not in tables.render('cifar100', tables.fill(TABLES['cifar100'], tmp_path), 'terminal')
+
+
+def test_a_run_of_the_peers_recipe_fills_the_row_too(tmp_path):
+    write_run(tmp_path / 'cutmix' / 'resnet50_4xb64-steps_in1k', [78.6])
+    filled = row_of('imagenet-r50', tmp_path, '+ CutMix')
+    assert filled.config == 'configs/cutmix/resnet50_4xb64-steps_in1k.py'
+    assert filled.cells[0].best.mean == pytest.approx(21.4)
 
 
 def test_detection_is_in_percent_and_reports_the_last_epoch(tmp_path):

@@ -33,6 +33,12 @@ PAPER = [f'{folder}/{name}' for folder in ('baseline', 'mixup', 'cutmix', 'rm') 
 PAPER += ['label_smoothing/pyramidnet200_1xb64_cifar10', 'cutout/pyramidnet200_1xb64_cifar10',
         'stochastic_depth/pyramidnet200_1xb64_cifar10', 'cutout/resnet50_8xb64_in1k',
         'stochastic_depth/resnet50_8xb64_in1k']
+# The regularisers of mmrm.models.regularisers: trained in test_regularisers.py.
+LAYERS = ['dropblock/pyramidnet200_1xb64_cifar10', 'manifold_mixup/pyramidnet200_1xb64_cifar10',
+          'moex/pyramidnet200_1xb64_cifar10', 'dropblock/resnet50_8xb64_in1k', 'manifold_mixup/resnet50_8xb64_in1k',
+          'feature_cutmix/resnet50_8xb64_in1k', 'moex/resnet50_8xb64_in1k', 'cutmix_moex/resnet50_8xb64_in1k']
+# With the recipe of the papers that some published numbers come from.
+STEPS = ['baseline/resnet50_4xb64-steps_in1k', 'cutmix/resnet50_4xb64-steps_in1k']
 # Those of the experiment on two cores.
 RECIPES[experiment.CONFIG] = (701_466, 1_290)
 ALL = PAPER + [f'{folder}/{experiment.CONFIG}' for folder in ('baseline', 'mixup', 'cutmix', 'rm')]
@@ -56,16 +62,18 @@ def flat(node, prefix=''):
 # ------------------------------------------------------------------------------------------------------ what they say
 def test_the_shipped_classification_configs_are_the_tables_cells():
     found = {f'{path.parent.name}/{path.stem}' for path in CONFIGS.glob('*/*.py')
-             if re.search(r'_\dxb64_(cifar10|cifar100|in1k)(-\d+)?$', path.stem)}
-    assert found == set(ALL)
+             if re.search(r'_\dxb64(-steps)?_(cifar10|cifar100|in1k)(-\d+)?$', path.stem)}
+    optional = {'puzzlemix/resnet50_8xb64_in1k', 'stylecutmix/pyramidnet200_1xb64_cifar10'}
+    assert found - optional == set(ALL + LAYERS + STEPS)
 
 
-@pytest.mark.parametrize('name', [name for name in ALL if not name.startswith('baseline/')])
+@pytest.mark.parametrize('name', [name for name in ALL + LAYERS + STEPS if not name.startswith('baseline/')])
 def test_siblings_differ_only_in_what_the_regulariser_changes(name):
     folder, _, recipe = name.partition('/')
     mixing = 'model.data_preprocessor.batch_augments'
     allowed = dict(
-        mixup=(mixing, ), cutmix=(mixing, ), label_smoothing=('model.head.loss', ),
+        mixup=(mixing, ), cutmix=(mixing, ), manifold_mixup=(mixing, ), feature_cutmix=(mixing, ), moex=(mixing, ),
+        cutmix_moex=(mixing, ), dropblock=('custom_hooks.4.', ), label_smoothing=('model.head.loss', ),
         rm=(mixing, 'model.data_preprocessor.type', 'model.neck', 'model.head.type', 'model.head.omega'),
         cutout=('train_pipeline', 'train_dataloader.dataset.pipeline'),
         stochastic_depth=('model.backbone.drop_path_rate', ))[folder]
@@ -74,16 +82,18 @@ def test_siblings_differ_only_in_what_the_regulariser_changes(name):
     assert differ and all(key.startswith(allowed) for key in differ), differ
 
 
-@pytest.mark.parametrize('name', PAPER)
+@pytest.mark.parametrize('name', PAPER + LAYERS + STEPS)
 def test_every_config_follows_the_published_recipe(name):
     cfg = load(name)
-    gpus, batch, data = re.search(r'_(\d)xb(\d+)_(\w+)$', name).groups()
+    gpus, batch, data = re.search(r'_(\d)xb(\d+)(?:-steps)?_(\w+)$', name).groups()
     optimizer, model = cfg.optim_wrapper.optimizer, cfg.model
-    kind = 'pvt' if 'pvt' in name else 'in1k' if data == 'in1k' else '300' if 'pyramidnet200' in name else '200'
+    kind = 'pvt' if 'pvt' in name else 'steps' if '-steps' in name else ''
+    kind = kind or ('in1k' if data == 'in1k' else '300' if 'pyramidnet200' in name else '200')
     wanted = {
         '200': ('SGD', 0.1, 5e-4, 0.9, None, 200, 'RMCosineLR'),
         '300': ('SGD', 0.25, 1e-4, 0.9, True, 300, 'RMStepLR'),
         'in1k': ('SGD', 0.2, 1e-4, 0.9, None, 300, 'RMCosineLR'),
+        'steps': ('SGD', 0.1, 1e-4, 0.9, True, 300, 'RMStepLR'),
         'pvt': ('AdamW', 5e-4, 5e-2, None, None, 300, 'RMCosineLR'),
     }[kind]
     assert wanted == (optimizer.type, optimizer.lr, optimizer.weight_decay, optimizer.get('momentum'),
@@ -102,19 +112,38 @@ def test_every_config_follows_the_published_recipe(name):
         '300': ['RandomCrop', 'RandomFlip', 'PackInputs'],
         'in1k': ['LoadImageFromFile', 'RMRandomResizedCrop', 'RandomFlip', 'RMColorJitter', 'RMLighting', 'PackInputs'],
         'pvt': ['LoadImageFromFile', 'RMRandomResizedCrop', 'RandomFlip', 'RandomErasing', 'PackInputs'],
-    }[kind]
+    }['in1k' if kind == 'steps' else kind]
     augments = (model.data_preprocessor.get('batch_augments') or {}).get('augments')
     probability = (model.data_preprocessor.get('batch_augments') or {}).get('probs')
     if name.startswith('rm/'):
         assert augments == dict(type='RecursiveMix', alpha=0.5)
         assert model.head.omega == (0.5 if data == 'in1k' else 0.1)
     elif name.startswith('mixup/'):
-        assert augments == dict(type='Mixup', alpha=0.2 if data == 'in1k' else 1.0)
+        assert augments == dict(type='Mixup', alpha=0.2 if kind == 'pvt' else 1.0)  # PVTv2-B1's is chosen here
     elif name.startswith('cutmix/'):
         assert augments == dict(type='CutMix', alpha=1.0)
         assert probability == (None if data == 'in1k' else 0.5)
+    elif name.startswith('manifold_mixup/'):
+        assert augments == dict(type='ManifoldMixup', alpha=1.0, layers=['input', 'layer1', 'layer2'])
+    elif name.startswith('feature_cutmix/'):
+        assert augments == dict(
+            type='FeatureCutMix', alpha=1.0, layers=['input', 'maxpool', 'layer1', 'layer2', 'layer3'])
+    elif name.startswith('moex/'):
+        settings = dict(lam=0.9, layer='maxpool') if data == 'in1k' else dict(lam=0.5, layer='bn1')
+        assert augments == dict(type='MoEx', **settings) and probability == (None if data == 'in1k' else 0.25)
+    elif name.startswith('cutmix_moex/'):
+        assert augments == dict(type='CutMixMoEx', alpha=1.0, lam=0.9, moex_prob=0.25, layer='maxpool')
     else:
         assert augments is None
+    if name.startswith('dropblock/'):
+        hook = cfg.custom_hooks[-1]
+        assert (hook.type, hook.block_size, hook.keep_prob) == ('DropBlockHook', 7 if data == 'in1k' else 4, 0.9)
+    assert model.backbone.get('drop_path_rate', 0.) == (
+        0.25 if name.startswith('stochastic_depth/') else 0.1 if kind == 'pvt' else 0.)
+
+
+def test_the_recipe_with_steps_has_no_warm_up():
+    assert load(STEPS[0]).param_scheduler == dict(type='RMStepLR', warmup=0, milestones=[75, 150, 225], gamma=0.1)
 
 
 def test_one_variable_moves_all_data(monkeypatch):

@@ -1,0 +1,119 @@
+"""The configs of the other regularisers, their networks shrunk: they train under mmengine's Runner and learn."""
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import DATASETS
+from mmengine.runner import Runner
+from mmpretrain.structures import DataSample
+
+from mmrm.models.regularisers import bound_augments
+from mmrm.models.regularisers.dropblock import DropBlock
+from mmrm.utils.errors import UserValueError
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+NAMES = [
+    'dropblock/pyramidnet200_1xb64_cifar10', 'manifold_mixup/pyramidnet200_1xb64_cifar10',
+    'moex/pyramidnet200_1xb64_cifar10', 'stochastic_depth/pyramidnet200_1xb64_cifar10',
+    'dropblock/resnet50_8xb64_in1k', 'manifold_mixup/resnet50_8xb64_in1k', 'feature_cutmix/resnet50_8xb64_in1k',
+    'moex/resnet50_8xb64_in1k', 'cutmix_moex/resnet50_8xb64_in1k', 'mixup/resnet50_8xb64_in1k',
+    'stochastic_depth/resnet50_8xb64_in1k', 'baseline/resnet50_4xb64-steps_in1k', 'cutmix/resnet50_4xb64-steps_in1k',
+]
+CLASSES = 4
+
+
+@DATASETS.register_module(force=True)
+class ColouredNoise(torch.utils.data.Dataset):
+    """Noise around a colour for each of four classes."""
+
+    def __init__(self, number, size):
+        self.number, self.size = number, size
+
+    def __len__(self):
+        return self.number
+
+    def __getitem__(self, index):
+        rng = np.random.RandomState(index)
+        label = index % CLASSES
+        colour = np.array([[60, 60, 190], [60, 190, 60], [190, 60, 60], [150, 150, 150]][label])
+        image = np.clip(colour[:, None, None] + rng.normal(0, 30, (3, self.size, self.size)), 0, 255)
+        return dict(inputs=torch.from_numpy(image.astype(np.uint8)), data_samples=DataSample().set_gt_label(label))
+
+
+def shrunk(name, tmp_path, iterations=15, **options):
+    """The Runner of a config with a small network and small data; its hooks, augments and loss are its own."""
+    cfg = Config.fromfile(CONFIGS / f'{name}.py')
+    cfg.merge_from_dict(options)
+    model, size = cfg.model, 48 if 'resnet' in name else 16
+    if 'resnet' in name:
+        model.backbone.update(depth=18, stem_channels=8, base_channels=8)
+        model.head.in_channels = 64
+    else:
+        model.backbone.update(depth=11, alpha=6)
+        model.head.in_channels = 88
+    model.head.num_classes = model.data_preprocessor.num_classes = CLASSES
+    model.head.topk = (1, )
+    cfg.optim_wrapper.optimizer.lr = 0.02
+    cfg.train_dataloader = dict(
+        batch_size=16, num_workers=0, collate_fn=dict(type='default_collate'),
+        sampler=dict(type='DefaultSampler', shuffle=True),
+        dataset=dict(type='ColouredNoise', number=16 * iterations, size=size))
+    cfg.train_cfg.max_epochs = 1
+    cfg.update(
+        work_dir=str(tmp_path), log_level='ERROR', experiment_name=f'{name}_{tmp_path.name}'.replace('/', '_'),
+        val_dataloader=None, val_evaluator=None, val_cfg=None, test_dataloader=None, test_evaluator=None, test_cfg=None)
+    cfg.param_scheduler = None
+    cfg.default_hooks.update(checkpoint=None, logger=None)
+    return Runner.from_cfg(cfg)
+
+
+@torch.no_grad()
+def loss_of_a_fixed_batch(model):
+    """Of 32 images as they are: evaluation mode, with norms by the batch, as running means lag in so short a run."""
+    samples = [ColouredNoise(1, 48 if model.head.in_channels == 64 else 16)[10_000 + index] for index in range(32)]
+    data = dict(inputs=torch.stack([sample['inputs'] for sample in samples]),
+                data_samples=[sample['data_samples'] for sample in samples])
+    training = model.training
+    model.eval()
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        norm.training, norm.momentum = True, 0.
+    data = model.data_preprocessor(data, training=False)
+    loss = torch.nn.functional.cross_entropy(
+        model(data['inputs']), torch.cat([sample.gt_label for sample in data['data_samples']])).item()
+    model.train(training)
+    for norm in norms:
+        norm.momentum = 0.1
+    return loss
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_config_learns(name, tmp_path):
+    runner = shrunk(name, tmp_path)
+    model = runner.model
+    model.init_weights()
+    before = loss_of_a_fixed_batch(model)
+    runner.train()
+    assert loss_of_a_fixed_batch(model) < 0.8 * before
+    for augment in bound_augments(model):  # nothing is left behind
+        assert not augment._handles
+    assert not any(isinstance(hook, DropBlock) for module in model.modules() for hook in module._forward_hooks.values())
+
+
+def test_the_keep_rate_reaches_its_end_over_the_run(tmp_path):
+    runner = shrunk('dropblock/pyramidnet200_1xb64_cifar10', tmp_path, iterations=4)
+    rates = []
+    hook = next(hook for hook in runner.hooks if type(hook).__name__ == 'DropBlockHook')
+    runner.model.backbone.layer3.register_forward_hook(lambda *_: rates.append(hook.dropblock.keep_prob))
+    runner.train()
+    assert rates == pytest.approx([1, 0.975, 0.95, 0.925])
+
+
+def test_a_layer_that_does_not_exist_stops_before_the_first_iteration(tmp_path):
+    runner = shrunk('manifold_mixup/pyramidnet200_1xb64_cifar10', tmp_path,
+                    **{'model.data_preprocessor.batch_augments.augments.layers': ['input', 'stem']})
+    with pytest.raises(UserValueError, match="ManifoldMixup: layer 'stem' does not exist in PyramidNetCIFAR"):
+        runner.train()
+    assert runner.iter == 0

@@ -1,0 +1,431 @@
+"""Mixing at a layer: any backbone, by the names of its modules."""
+import copy
+import io
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import batch, classifier, step
+from mmengine.registry import HOOKS
+from mmpretrain.registry import BATCH_AUGMENTS, MODELS
+from torch import nn
+
+import mmrm
+from mmrm.models.regularisers import (
+    CutMixMoEx,
+    FeatureCutMix,
+    ManifoldMixup,
+    MoEx,
+    bind_augments,
+    bound_augments,
+    unbind_augments,
+)
+from mmrm.regularisers import exchange_moments, manifold_mixup
+from mmrm.utils.errors import UserError, UserTypeError, UserValueError
+
+METHODS = dict(
+    ManifoldMixup=dict(type='ManifoldMixup', layers=['layer2']),
+    FeatureCutMix=dict(type='FeatureCutMix', layers=['layer1']),
+    MoEx=dict(type='MoEx', lam=0.7, layer='maxpool'),
+    CutMixMoEx=dict(type='CutMixMoEx', moex_prob=1.0, layer='maxpool'))
+
+
+def linear(augments, bind=True, probs=None, **kwargs):
+    """A small classifier with a linear head and stock preprocessor."""
+    torch.manual_seed(0)
+    model = classifier(
+        augments=augments, probs=probs, preprocessor='ClsDataPreprocessor', head=dict(
+            type='LinearClsHead', num_classes=5, in_channels=64, topk=(1, )), **kwargs)
+    model.neck = MODELS.build(dict(type='GlobalAveragePooling'))
+    if bind:
+        bind_augments(model)
+    return model.train()
+
+
+def seed(value=0):
+    np.random.seed(value)
+    torch.manual_seed(value)
+
+
+def stage_outputs(model, layer, inputs):
+    """What a layer puts out, after every hook, and what is fed to the one behind it."""
+    kept = []
+    handle = model.backbone.get_submodule(layer).register_forward_hook(lambda m, a, out: kept.append(out))
+    feats = model.backbone(inputs)
+    handle.remove()
+    return kept[0], feats[-1]
+
+
+# ---------------------------------------------------------------------------------------------- equal to what is known
+def images_and_labels(number=6, size=(20, 28)):
+    generator = torch.Generator().manual_seed(3)
+    return (torch.rand(number, 3, *size, generator=generator),
+            F.one_hot(torch.randint(5, (number, ), generator=generator), 5))
+
+
+@pytest.mark.parametrize('value', range(5))
+def test_manifold_mixup_at_the_input_is_mmpretrains_mixup(value):
+    images, labels = images_and_labels()
+    seed(value)
+    expected = BATCH_AUGMENTS.build(dict(type='Mixup', alpha=1.0))(images, labels)
+    seed(value)
+    augment = ManifoldMixup(alpha=1.0, layers=['input'])
+    augment.bind(nn.Identity())
+    mixed = augment(images, labels)
+    assert mixed[0].equal(expected[0]) and mixed[1].equal(expected[1])
+
+
+@pytest.mark.parametrize('value', range(5))
+def test_feature_cutmix_at_the_input_is_mmpretrains_cutmix(value, monkeypatch):
+    images, labels = images_and_labels()
+    centre = dict(zip(images.shape[-2:], (value * 4, 27 - value * 6)))  # the same centre, whichever axis is drawn first
+    monkeypatch.setattr(np.random, 'randint', lambda low, high=None, size=None: centre[high or low])
+    seed(value)
+    expected = BATCH_AUGMENTS.build(dict(type='CutMix', alpha=1.0))(images.clone(), labels.float())
+    seed(value)
+    augment = FeatureCutMix(alpha=1.0, layers='input')
+    augment.bind(nn.Identity())
+    mixed = augment(images, labels)
+    assert mixed[0].equal(expected[0]) and torch.allclose(mixed[1], expected[1])
+    assert images.equal(images_and_labels()[0])  # the images that were given are left as they are
+
+
+@pytest.mark.parametrize('value', range(4))
+def test_cutmix_moex_weighs_three_labels(value):
+    """a: c l, b: (1-c) l + c (1-l), the partner of b: (1-c) (1-l); read off labels that name the samples."""
+    number, lam = 7, 0.9
+    net = nn.Sequential(nn.Conv2d(3, 4, 1))
+    augment = CutMixMoEx(lam=lam, moex_prob=1.0, layer='0')
+    augment.bind(net)
+    seed(value)
+    images = torch.arange(number).view(-1, 1, 1, 1).expand(-1, 3, 16, 16).float()
+    mixed, weights = augment(images, torch.eye(number))
+    index = augment._drawn.arguments['index'].tolist()
+    assert torch.allclose(weights.sum(1), torch.ones(number))
+    for a in range(number):
+        b, after = index[a], index[index[a]]
+        if len({a, b, after}) < 3:
+            continue
+        c = (mixed[a, 0] == a).float().mean().item()
+        expected = [c * lam, (1 - c) * lam + c * (1 - lam), (1 - c) * (1 - lam)]
+        assert weights[a, [a, b, after]].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_cutmix_moex_exchanges_moments_for_as_many_batches_as_it_says():
+    augment = CutMixMoEx(moex_prob=0.25, layer='0')
+    augment.bind(nn.Sequential(nn.Conv2d(3, 4, 1)))
+    seed()
+    drawn = [augment(*images_and_labels()) and augment._drawn is not None for _ in range(400)]
+    assert 0.18 < np.mean(drawn) < 0.32
+
+
+def test_layers_are_drawn_evenly():
+    augment = ManifoldMixup(layers=['input', '0', '1'])
+    augment.bind(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()))
+    seed()
+    counts = {}
+    for _ in range(600):
+        augment(*images_and_labels())
+        layer = augment._drawn.layer if augment._drawn else 'input'
+        counts[layer] = counts.get(layer, 0) + 1
+    assert set(counts) == {'input', '0', '1'} and min(counts.values()) > 160
+
+
+# ------------------------------------------------------------------------------------------------------- at the layer
+def test_the_layer_puts_out_what_its_arithmetic_says():
+    for name, expected in (('ManifoldMixup', manifold_mixup), ('MoEx', exchange_moments)):
+        model = linear(METHODS[name])
+        data = model.data_preprocessor(batch(), training=True)
+        layer, _, arguments = bound_augments(model)[0]._drawn
+        unmixed = copy.deepcopy(model)
+        unbind_augments(unmixed)
+        plain, _ = stage_outputs(unmixed, layer, data['inputs'])
+        mixed, _ = stage_outputs(model, layer, data['inputs'])
+        assert torch.allclose(mixed, expected(plain, **arguments), atol=1e-6)
+        assert not mixed.allclose(plain)
+
+
+def test_feature_cutmix_draws_box_and_share_on_the_grid_of_the_layer():
+    model = linear(dict(type='FeatureCutMix', layers=['layer3']))
+    shares = set()
+    seed()
+    for _ in range(60):
+        data = model.data_preprocessor(batch(size=(64, 96)), training=True)
+        mask = bound_augments(model)[0]._drawn.arguments['mask']
+        assert mask.shape == (4, 6)  # stride 16
+        scores = torch.stack([sample.gt_score for sample in data['data_samples']])
+        shares.add(round(1 - mask.float().mean().item(), 6))
+        partial = scores[(scores.max(1).values < 1)]
+        assert all(min(abs(value - share) for share in (1 - mask.float().mean().item(), mask.float().mean().item()))
+                   < 1e-6 for value in partial.max(1).values.tolist())
+    assert len(shares) > 5 and all(share * 24 == pytest.approx(round(share * 24), abs=1e-3) for share in shares)
+
+
+def test_another_image_size_gets_another_grid():
+    model = linear(dict(type='FeatureCutMix', layers=['layer2']))
+    for size, grid in (((32, 32), (4, 4)), ((64, 32), (8, 4)), ((32, 32), (4, 4))):
+        data = model.data_preprocessor(batch(size=size), training=True)
+        assert bound_augments(model)[0]._drawn.arguments['mask'].shape == grid
+        model(**data, mode='loss')
+
+
+def test_looking_at_the_sizes_changes_neither_statistics_nor_modes():
+    model = linear(METHODS['FeatureCutMix'])
+    model.backbone.layer1[0].bn1.eval()  # frozen by the user
+    before = copy.deepcopy(model.state_dict())
+    model.data_preprocessor(batch(), training=True)
+    assert all(value.equal(before[name]) for name, value in model.state_dict().items())
+    assert model.backbone.training and not model.backbone.layer1[0].bn1.training
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_a_layer_in_evaluation_mode_inside_a_network_that_trains_is_mixed(name):
+    settings = dict(METHODS[name], **({'layers': ['bn1']} if 'layers' in METHODS[name] else {'layer': 'bn1'}))
+    model = linear(settings)
+    model.backbone.bn1.eval()
+    data = model.data_preprocessor(batch(), training=True)
+    mixed, _ = stage_outputs(model, 'bn1', data['inputs'])
+    bound_augments(model)[0].clear()
+    plain, _ = stage_outputs(model, 'bn1', data['inputs'])
+    assert not mixed.equal(plain)
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_evaluation_is_not_mixed(name):
+    model, plain = linear(METHODS[name]), linear(dict(type='Mixup', alpha=1.0))
+    plain.load_state_dict(model.state_dict())
+    step(model, batch()), step(plain, batch())
+    for each in (model, plain):  # forget what the steps did to the statistics
+        for module in each.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
+        each.eval()
+    data = batch(generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        first, second = (each(each.data_preprocessor(copy.deepcopy(data))['inputs']) for each in (model, plain))
+        assert first.equal(second)
+        # Also a forward pass that does not go through the preprocessor, right after a training batch.
+        images = model.data_preprocessor(copy.deepcopy(data), training=True)['inputs']
+        images = plain.data_preprocessor(copy.deepcopy(data))['inputs']
+        assert model(images).equal(plain(images))
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_a_batch_of_one_is_its_own_partner(name):
+    model = linear(METHODS[name])
+    data = model.data_preprocessor(batch(1, (64, 64)), training=True)
+    score = data['data_samples'][0].gt_score
+    assert score.max() == 1 and score.sum() == 1
+    assert torch.isfinite(model(**data, mode='loss')['loss'])
+
+
+def test_a_batch_that_is_not_mixed_forgets_the_draws_of_the_one_before():
+    model = linear([dict(type='MoEx', layer='maxpool')], probs=[1.0])
+    model.data_preprocessor(batch(), training=True)
+    assert bound_augments(model)[0]._drawn is not None
+    model.data_preprocessor.batch_augments.probs = [0.0, 1.0]
+    model.data_preprocessor(batch(), training=True)
+    assert bound_augments(model)[0]._drawn is None
+
+
+def test_a_second_forward_pass_of_the_same_batch_is_mixed_alike():
+    model = linear(METHODS['ManifoldMixup'])
+    data = model.data_preprocessor(batch(), training=True)
+    assert model(**data, mode='loss')['loss'].equal(model(**data, mode='loss')['loss'])
+    assert bound_augments(model)[0]._drawn is not None
+
+
+def test_a_batch_in_pieces_is_an_error():
+    model = linear(METHODS['ManifoldMixup'])
+    data = model.data_preprocessor(batch(4), training=True)
+    with pytest.raises(UserError, match="2 samples at layer 'layer2', but the batch that was drawn for has 4"):
+        model(data['inputs'][:2])
+
+
+# ------------------------------------------------------------------------------------------------------ other backbones
+TOKENS = dict(type='VisionTransformer', arch=dict(
+    embed_dims=16, num_layers=2, num_heads=2, feedforward_channels=32), img_size=32, patch_size=8, out_type='featmap')
+BACKBONES = {
+    'ResNet_CIFAR': (dict(type='ResNet_CIFAR', depth=18, base_channels=8), ['relu', 'layer1'], 'relu'),
+    'PyramidNetCIFAR': (dict(type='PyramidNetCIFAR', depth=11, alpha=12), ['bn1', 'layer1'], 'bn1'),
+    # Its layer norms over channels undo MoEx, wherever it stands.
+    'ConvNeXt': (dict(type='ConvNeXt', arch=dict(depths=[1, 1, 1, 1], channels=[8, 8, 8, 8])), ['stages.0'], None),
+    'VisionTransformer': (TOKENS, ['layers.0'], 'layers.0'),
+}
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_other_backbones_are_mixed_by_the_names_of_their_modules(name):
+    config, layers, layer = BACKBONES[name]
+    for augment in [ManifoldMixup(layers=layers)] + ([MoEx(layer=layer)] if layer else []):
+        torch.manual_seed(0)
+        net = MODELS.build(dict(config))
+        net.train()
+        holder = nn.Module()
+        holder.backbone = net
+        augment.bind(holder)
+        images, labels = images_and_labels(4, (32, 32))
+        torch.manual_seed(1)
+        images, _ = augment(images, labels)
+        torch.manual_seed(2)
+        mixed = net(images)[-1]
+        augment.clear()
+        torch.manual_seed(2)
+        assert not mixed.allclose(net(images)[-1], atol=1e-4)
+
+
+def test_feature_cutmix_refuses_tokens_by_their_shape():
+    holder = nn.Module()
+    holder.backbone = MODELS.build(dict(TOKENS))
+    augment = FeatureCutMix(layers=['layers.0'])
+    augment.bind(holder)
+    with pytest.raises(UserValueError, match=r"layer 'layers.0' puts out the shape \(1, 17, 16\) for one image"):
+        augment(*images_and_labels(2, (32, 32)))
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+def test_a_layer_that_does_not_exist_is_told_with_those_that_do():
+    model = linear(dict(type='ManifoldMixup', layers=['input', 'stage1']), bind=False)
+    with pytest.raises(UserValueError) as error:
+        bind_augments(model)
+    assert str(error.value) == (
+        "ManifoldMixup: layer 'stage1' does not exist in ResNet. There are input, conv1, bn1, relu, maxpool, layer1, "
+        'layer2, layer3, layer4, and the modules inside them.')
+
+
+def test_a_list_of_modules_is_told_with_what_is_in_it():
+    augment, holder = MoEx(layer='stages'), nn.Module()
+    holder.backbone = MODELS.build(BACKBONES['ConvNeXt'][0])
+    with pytest.raises(UserValueError, match=r'stages.0, stages.1, stages.2, stages.3'):
+        augment.bind(holder)
+
+
+def test_a_layer_that_is_run_more_than_once_is_an_error_at_the_first_batch():
+    model = linear(dict(type='MoEx', layer='layer1.0.relu'))
+    with pytest.raises(UserValueError, match=r"layer 'layer1.0.relu' is run 2 times in a forward pass of ResNet"):
+        model.data_preprocessor(batch(), training=True)
+    assert model.backbone.training
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (lambda: ManifoldMixup(alpha=0), 'ManifoldMixup: alpha=0 must be a number above 0'),
+    (lambda: FeatureCutMix(alpha='1'), "FeatureCutMix: alpha='1' must be a number above 0"),
+    (lambda: MoEx(lam=1.5), 'MoEx: lam=1.5 must be a number from 0 to 1'),
+    (lambda: CutMixMoEx(moex_prob=1.2), 'CutMixMoEx: moex_prob=1.2 must be a number from 0 to 1'),
+    (lambda: ManifoldMixup(layers=[]), 'ManifoldMixup: layers=.. must name one layer or more'),
+    (lambda: ManifoldMixup(layers=['layer1', 'layer1']), 'each once'),
+])
+def test_a_wrong_setting_is_named(wrong, message):
+    with pytest.raises(UserValueError, match=message):
+        wrong()
+
+
+def test_layers_must_be_names():
+    with pytest.raises(UserTypeError, match=r"layers=\[1, 2\] must be a list of names: 'input', or modules"):
+        ManifoldMixup(layers=[1, 2])
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_an_augment_without_its_model_stops_at_the_first_batch(name):
+    model = linear(METHODS[name], bind=False)
+    with pytest.raises(UserError, match=rf'{name} needs the model, .* dict\(type="BindAugmentsHook"'):
+        model.data_preprocessor(batch(), training=True)
+
+
+# -------------------------------------------------------------------------------------------------- ways to be trained
+@pytest.mark.parametrize('name', METHODS)
+def test_it_trains_under_autocast_and_with_accumulated_gradients(name):
+    model = linear(METHODS[name])
+    for _ in range(2):
+        losses = step(model, batch(), autocast=torch.bfloat16)
+    assert torch.isfinite(losses['loss'])
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_a_copy_of_the_model_mixes_by_itself(name):
+    model = linear(METHODS[name])
+    twin = copy.deepcopy(model)
+    ours, theirs = bound_augments(model)[0], bound_augments(twin)[0]
+    assert theirs is not ours and theirs.model is twin
+    seed(1)
+    data = twin.data_preprocessor(batch(generator=torch.Generator().manual_seed(1)), training=True)
+    assert theirs._drawn is not None and ours._drawn is None
+    seed(1)
+    same = model.data_preprocessor(batch(generator=torch.Generator().manual_seed(1)), training=True)
+    assert twin(**data, mode='loss')['loss'].equal(model(**same, mode='loss')['loss'])
+    unbind_augments(twin)
+    assert not any(module._forward_hooks for module in twin.modules())
+    assert any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_a_bound_model_can_be_pickled(name):
+    model = linear(METHODS[name])
+    data = model.data_preprocessor(batch(), training=True)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=False)(**data, mode='loss')['loss'].equal(model(**data, mode='loss')['loss'])
+
+
+@pytest.mark.parametrize('augment', [ManifoldMixup(layers=['0']), FeatureCutMix(layers=['0']), MoEx(layer='0')])
+def test_a_compiled_network_mixes_alike_and_one_graph_serves_all_draws(augment):
+    torch._dynamo.reset()
+    net, graphs = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)), []
+    augment.bind(net)
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(net, backend=backend)
+    for value in range(4):
+        seed(value)
+        images, _ = augment(*images_and_labels())
+        mixed = net(images)
+        assert torch.allclose(compiled(images), mixed, atol=1e-5)
+    assert len(graphs) == 1
+    augment.clear()
+    assert not mixed.allclose(net(images)) and torch.allclose(compiled(images), net(images), atol=1e-5)
+    torch._dynamo.reset()
+
+
+def test_it_stands_beside_recursive_mix_whose_history_stays():
+    augments = [dict(type='RecursiveMix', alpha=0.5), *METHODS.values()]
+    model = classifier(augments=augments, probs=[0.4, 0.15, 0.15, 0.15, 0.15]).train()
+    bind_augments(model)
+    recursive = model.data_preprocessor.batch_augments.augments[0]
+    seed(0)
+    chosen, history = set(), None
+    for _ in range(25):
+        losses = step(model, batch())
+        assert torch.isfinite(losses['loss'])
+        mixed_by = [type(each).__name__ for each in bound_augments(model) if each._drawn is not None]
+        assert len(mixed_by) <= 1
+        if mixed_by:
+            chosen.add(mixed_by[0])
+            assert recursive._history is history and losses['rm_lambda'] == 0
+        history = recursive._history
+    assert chosen == {'ManifoldMixup', 'FeatureCutMix', 'MoEx', 'CutMixMoEx'} and history is not None
+
+
+def test_the_hook_binds_before_training_and_lets_go_after():
+    class Runner:
+        model = linear(METHODS['MoEx'], bind=False)
+
+    hook = HOOKS.build(dict(type='BindAugmentsHook'))
+    hook.before_train(Runner)
+    assert bound_augments(Runner.model)[0].model is Runner.model
+    step(Runner.model, batch())
+    hook.after_train(Runner)
+    assert not any(module._forward_hooks for module in Runner.model.modules())
+    assert not Runner.model.data_preprocessor._forward_pre_hooks
+
+
+def test_binding_twice_mixes_once():
+    model = linear(METHODS['MoEx'])
+    bind_augments(model)
+    assert len(model.backbone.maxpool._forward_hooks) == 1
+    assert mmrm.bind_augments is bind_augments
