@@ -8,11 +8,12 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.registry import init_default_scope
+from mmengine.registry import HOOKS, init_default_scope
 from mmpretrain.registry import DATASETS, MODELS
 
 from ..apis import preflight
 from ..engine.hooks.random_state import get_random_state, set_random_state
+from ..models.regularisers import bind_augments
 from ..utils import paths
 from ..utils.config import datasets, number_of_classes, preprocessor_of, read_config, require, type_name
 from ..utils.errors import UserFileError, UserValueError
@@ -73,6 +74,16 @@ def build_model(cfg: Config) -> torch.nn.Module:
         return MODELS.build(model)
     finally:
         logger.setLevel(level)
+
+
+def build_training_model(cfg: Config) -> torch.nn.Module:
+    """The classifier of a config in training, with what its hooks put into it: DropBlock, and bound batch augments."""
+    model = build_model(cfg)
+    bind_augments(model)
+    for hook in cfg.get('custom_hooks') or []:
+        if type_name(hook) == 'DropBlockHook':
+            HOOKS.build(dict(hook)).attach(model)
+    return model
 
 
 def build_preprocessor(cfg: Config):

@@ -8,16 +8,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from mmpretrain.registry import BATCH_AUGMENTS
+from torch import nn
 
+from ..models.regularisers import BoundAugment
 from ..utils.errors import UserValueError
 from ..visualization import figures
 from .classifiers import seeded
 
-# What an ImageNet run uses; the paper does not say which alpha its Mixup has.
+# What a run of ResNet-50 on ImageNet uses. Manifold Mixup has Mixup's labels, Feature CutMix about those of CutMix.
 METHODS = {
     'baseline': None,
-    'Mixup': dict(type='Mixup', alpha=0.2),
+    'Mixup': dict(type='Mixup', alpha=1.0),
     'CutMix': dict(type='CutMix', alpha=1.0),
+    'MoEx': dict(type='MoEx', lam=0.9, layer='0'),
+    'CutMix + MoEx': dict(type='CutMixMoEx', lam=0.9, moex_prob=0.25, layer='0'),
     'RM': dict(type='RecursiveMix', alpha=0.5),
 }
 THRESHOLDS = tuple(float(f'{10 ** -(power / 4):.3g}') for power in range(4, 17))  # 1e-1 ... 1e-4, four a decade
@@ -88,6 +92,8 @@ def effective_classes(methods: Dict[str, dict] = METHODS,
         means = []
         for run in range(runs):
             augment = _identity if config is None else BATCH_AUGMENTS.build(dict(config))
+            if isinstance(augment, BoundAugment):
+                augment.bind(nn.Sequential(nn.Identity()))  # no features pass, only labels are mixed
             with seeded(seed + run):
                 means.append(one_run(augment, thresholds, iterations, num_classes, size, batch))
         results[name] = Counts(np.asarray(thresholds), np.stack(means))

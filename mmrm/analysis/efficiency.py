@@ -82,7 +82,8 @@ def random_batch(number: int, size: Tuple[int, int], classes: int) -> dict:
 
 def stepper(cfg: Config, batch: int, size: Tuple[int, int], device: str = 'cpu'):
     """A function that trains one step of a config on noise, as mmengine's loop does."""
-    model = classifiers.build_model(cfg).to(device).train()
+    model = classifiers.build_training_model(cfg).to(device)
+    model.train()
     wrapper = build_optim_wrapper(model, {'type': 'OptimWrapper', **cfg.get('optim_wrapper', _SGD)})
     data = random_batch(batch, size, number_of_classes(cfg))
 
@@ -101,7 +102,7 @@ def step_memory(cfg: Config, batch: int, size: Tuple[int, int], device: str = 'c
     """Peak bytes of a training step: the allocator's own count on CUDA, a count on fake tensors on the CPU."""
     if device == 'cpu':
         settings = dict(cfg.get('optim_wrapper', _SGD).get('optimizer'))
-        return peak_memory(classifiers.build_model(cfg), batch, size, number_of_classes(cfg),
+        return peak_memory(classifiers.build_training_model(cfg), batch, size, number_of_classes(cfg),
                            lambda values: OPTIMIZERS.build(dict(settings, params=list(values))))
     step = stepper(cfg, batch, size, device)
     step(), step()

@@ -5,8 +5,10 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmpretrain.registry import BATCH_AUGMENTS
+from torch import nn
 
 from ..core import Box, RecursiveMix
+from ..regularisers import drop_block
 from ..utils.config import number_of_classes, pipeline_of, preprocessor_of, type_name
 from ..utils.errors import UserValueError
 from ..visualization import figures, panels
@@ -15,6 +17,12 @@ from . import classifiers
 
 # The CutMix authors' settings for CIFAR, but for the probability: every iteration is shown mixed.
 COMPARED = dict(Mixup=dict(type='Mixup', alpha=1.0), CutMix=dict(type='CutMix', alpha=1.0))
+# What works on feature maps, shown on the images. There Manifold Mixup is Mixup and Feature CutMix is CutMix.
+OTHERS = {
+    'MoEx': dict(type='MoEx', lam=0.5, layer='input'),
+    'CutMix + MoEx': dict(type='CutMixMoEx', lam=0.9, moex_prob=1.0, layer='input'),
+}
+KEEP = 0.9  # DropBlock's, with blocks of an eighth of the image
 
 
 class Mixed(NamedTuple):
@@ -74,7 +82,13 @@ def mix_pairs(augment, inputs: torch.Tensor, scores: torch.Tensor):
     return mixed[:, :-1], matrix @ scores, 1 - matrix.diagonal(), box
 
 
-def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0) -> Gallery:
+def mix_whole(augment, inputs: torch.Tensor, scores: torch.Tensor):
+    """As :func:`mix_pairs`, for an augment that looks at all channels together and so bears no channel more."""
+    mixed, matrix = augment(inputs, torch.eye(len(inputs)))
+    return mixed, matrix @ scores, 1 - matrix.diagonal()
+
+
+def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0, others: bool = False) -> Gallery:
     """Feed successive batches of a config's training data to each method, the same ones to all.
 
     Args:
@@ -82,9 +96,10 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0) -> 
         iterations (int): How many. Defaults to 6.
         batch (int): Images an iteration, at least 2. Defaults to 8.
         seed (int): Of the order of the data, its augmentation and the mixing. Defaults to 0.
+        others (bool): Whether to add DropBlock and :data:`OTHERS`, at the input. Defaults to False.
 
     Returns:
-        Gallery: With the methods 'Input', 'Mixup', 'CutMix' and 'RM'.
+        Gallery: With the methods 'Input', 'Mixup', 'CutMix' and 'RM', and the others before 'RM'.
     """
     if iterations < 1 or batch < 2:
         raise UserValueError(f'iterations={iterations} must be 1 or more and batch={batch} 2 or more.')
@@ -93,17 +108,27 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0) -> 
     number = number_of_classes(cfg)
     augment, own = recursive_mix_of(cfg)
     pairs = {name: BATCH_AUGMENTS.build(dict(settings)) for name, settings in COMPARED.items()}
-    methods: Dict[str, List[Mixed]] = {name: [] for name in ('Input', *pairs, 'RM')}
+    more = {name: BATCH_AUGMENTS.build(dict(settings)) for name, settings in OTHERS.items()} if others else {}
+    for each in more.values():
+        each.bind(nn.Identity())
+    names = ('Input', *(['DropBlock'] if others else []), *pairs, *more, 'RM')
+    methods: Dict[str, List[Mixed]] = {name: [] for name in names}
 
     def keep(name, inputs, scores, shares, box=None):
         methods[name].append(Mixed(figures.to_images(inputs, preprocessor, order), scores.numpy(), shares.numpy(), box))
 
     with classifiers.seeded(seed):
         stream = classifiers.read_batches(dataset, batch, seed)
-        for _ in range(iterations):
+        for step in range(iterations):
             data = preprocessor(next(stream), training=True)
             inputs, scores = data['inputs'], panels.soft_labels(data['data_samples'], number)
             keep('Input', inputs, scores, torch.zeros(batch))
+            if others:
+                block = max(inputs.shape[-1] // 8, 1)
+                with classifiers.seeded(seed + step):  # the other rows are the same with and without these
+                    keep('DropBlock', drop_block(inputs, block, KEEP), scores, torch.zeros(batch))
+                    for name, other in more.items():
+                        keep(name, *mix_whole(other, inputs, scores))
             for name, pair in pairs.items():
                 mixed, fused, shares, box = mix_pairs(pair, inputs, scores)
                 keep(name, mixed, fused, shares, box if name == 'CutMix' else None)
@@ -112,6 +137,8 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0) -> 
             shares[:mix.count] = mix.lam
             keep('RM', mixed, fused, shares, mix.box if mix.lam else None)
     settings = {name: f'alpha {value["alpha"]:g}' for name, value in COMPARED.items()}
+    settings.update({name: f'lambda {value["lam"]:g}, at the input' for name, value in OTHERS.items()},
+                    DropBlock=f'keep {KEEP:g}, at the input')
     settings['RM'] = f'alpha {augment.alpha:g}, {augment.interpolation}' + ('' if own else ' (default)')
     return Gallery(methods, panels.class_names(dataset), settings)
 
@@ -126,7 +153,8 @@ def draw_gallery(gallery: Gallery, samples: int = 1, foot: Sequence[str] = ()):
     for sample in range(samples):
         for name, iterations in gallery.methods.items():
             settings = gallery.settings.get(name)
-            panels = [panel_of(mixed, sample, gallery.classes, name != 'Input') for mixed in iterations]
+            panels = [panel_of(mixed, sample, gallery.classes, name not in ('Input', 'DropBlock'))
+                      for mixed in iterations]
             rows.append((f'{name}\n{settings}' if settings else name, panels))
     steps = len(gallery.methods['Input'])
     return draw(rows, [f't = {step + 1}' for step in range(steps)], foot)

@@ -19,6 +19,11 @@ def test_the_others_hold_at_most_two(results):
     assert results['baseline'].mean.tolist() == [1.] * 4
     assert 1 < results['Mixup'].above(1e-4) < 2
     assert 1.7 < results['CutMix'].above(1e-4) <= 2
+    assert 1.8 < results['MoEx'].above(1e-4) <= 2  # a sample may be its own partner
+
+
+def test_cutmix_with_moex_holds_a_third_in_a_quarter_of_the_batches(results):
+    assert 0.1 < results['CutMix + MoEx'].above(1e-4) - results['CutMix'].above(1e-4) < 0.35
 
 
 def test_a_lower_threshold_counts_more(results):
@@ -66,5 +71,5 @@ def test_bad_arguments_are_named():
 
 def test_the_figure_shows_every_method(results):
     axes, = effective.draw(results).axes
-    assert [line.get_label() for line in axes.get_lines()][:4] == list(results)
+    assert [line.get_label() for line in axes.get_lines()][:len(results)] == list(results)
     assert axes.get_xscale() == 'log'

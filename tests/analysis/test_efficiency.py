@@ -49,6 +49,20 @@ def test_memory_grows_with_the_batch_and_rm_adds_its_layer_and_triplet(tmp_path)
     assert extra <= rm - baseline < extra + 4 * 8 * (4 * 10 + 2 * 128 * 4 * 4)
 
 
+def test_what_works_inside_the_network_is_measured_too(tmp_path):
+    mixing = "model['data_preprocessor']['batch_augments'] = dict(augments=dict(type='MoEx', layer='layer1'))\n"
+    config = str(write_run(tmp_path, more=mixing))
+    (cost, ) = efficiency.measure([config], timing_batch=2, rounds=1, size=32, memory=False).values()
+    assert cost.milliseconds > 0
+
+
+def test_the_masks_of_dropblock_count_as_memory(tmp_path):
+    hook = "custom_hooks = [dict(type='DropBlockHook', block_size=2, keep_prob=0.5, modules=['layer1.*.bn1'])]\n"
+    configs = [str(write_run(tmp_path / name, more=more)) for name, more in (('plain', ''), ('dropblock', hook))]
+    plain, dropblock = efficiency.measure(configs, batch=8, rounds=0, size=32).values()
+    assert dropblock.memory > plain.memory
+
+
 def test_time_is_relative_to_the_first_config(tmp_path):
     config = str(write_run(tmp_path))
     costs = efficiency.measure([config], rounds=2, timing_batch=2, size=32, memory=False)

@@ -55,6 +55,21 @@ def test_rm_is_fed_back_and_the_others_are_not(cfg):
     assert all(np.allclose(mixed.scores.sum(1), 1) for steps in gallery.methods.values() for mixed in steps)
 
 
+def test_the_other_regularisers_are_shown_at_the_input_and_change_no_row(cfg):
+    plain = mixed_batches.collect(cfg, iterations=3, batch=4, seed=1)
+    gallery = mixed_batches.collect(cfg, iterations=3, batch=4, seed=1, others=True)
+    assert list(gallery.methods) == ['Input', 'DropBlock', 'Mixup', 'CutMix', 'MoEx', 'CutMix + MoEx', 'RM']
+    for name, steps in plain.methods.items():
+        assert all(np.array_equal(one.images, other.images) for one, other in zip(steps, gallery.methods[name]))
+    for name in ('MoEx', 'CutMix + MoEx'):
+        for mixed, given in zip(gallery.methods[name], gallery.methods['Input']):
+            assert np.allclose(mixed.scores.sum(1), 1) and not np.array_equal(mixed.images, given.images)
+    dropped = gallery.methods['DropBlock'][0]
+    assert np.array_equal(dropped.scores, gallery.methods['Input'][0].scores)
+    assert (np.abs(dropped.images.astype(int) - 127) <= 1).mean() > 0.02  # the mean colour
+    assert mixed_batches.draw_gallery(gallery) is not None
+
+
 def test_the_gallery_is_the_same_for_the_same_seed_and_leaves_the_generators_alone(cfg):
     before = np.random.get_state()[1].copy()
     first, second = (mixed_batches.collect(cfg, iterations=3, batch=2, seed=5) for _ in range(2))

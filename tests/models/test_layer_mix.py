@@ -7,8 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import batch, classifier, step
+from mmengine.model import MMDistributedDataParallel
+from mmengine.optim import OptimWrapper
 from mmengine.registry import HOOKS
 from mmpretrain.registry import BATCH_AUGMENTS, MODELS
+from torch import distributed as dist
 from torch import nn
 
 import mmrm
@@ -429,3 +432,25 @@ def test_binding_twice_mixes_once():
     bind_augments(model)
     assert len(model.backbone.maxpool._forward_hooks) == 1
     assert mmrm.bind_augments is bind_augments
+
+
+def _ddp_worker(rank, port, folder):
+    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
+    model = linear([*METHODS.values()])
+    ddp = MMDistributedDataParallel(model, device_ids=None, broadcast_buffers=False, find_unused_parameters=False)
+    wrapper = OptimWrapper(torch.optim.SGD(ddp.parameters(), lr=0.05), accumulative_counts=2)
+    seed(rank)  # the ranks choose other augments, layers and partners
+    layers = []
+    for _ in range(8):
+        ddp.train_step(batch(), wrapper)
+        layers.append([each._drawn.layer for each in bound_augments(model) if each._drawn])
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    torch.save(dict(layers=layers, weights=weights), f'{folder}/{rank}.pth')
+    dist.destroy_process_group()
+
+
+def test_under_ddp_every_process_mixes_at_its_own_layer(tmp_path, free_port):
+    torch.multiprocessing.spawn(_ddp_worker, (free_port, str(tmp_path)), nprocs=2)
+    one, other = (torch.load(tmp_path / f'{rank}.pth') for rank in range(2))
+    assert torch.equal(one['weights'], other['weights']) and one['layers'] != other['layers']
+    assert all(len(layers) == 1 for layers in one['layers'] + other['layers'])
