@@ -239,6 +239,7 @@ def prepare_train(args: argparse.Namespace) -> Config:
     device = preflight.choose_device(args.device)
     preflight.set_launcher(cfg, args, device)
     preflight.check_optimizer(cfg)
+    preflight.check_batch_augments(cfg)
     if args.seed is not None:
         cfg.randomness = dict(cfg.get('randomness') or {}, seed=args.seed)
     if args.no_validate:

@@ -25,7 +25,7 @@ from ..engine.runner import RANK_VARIABLES, Runner, check_epoch_is_complete, exa
 from ..utils import files as writing
 from ..utils import paths
 from ..utils.checkpoints import read_checkpoint
-from ..utils.config import checkpoint_out_dir, dataset_class, datasets, require, type_name
+from ..utils.config import checkpoint_out_dir, dataset_class, datasets, preprocessor_of, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line
 from ..utils.processes import local_rank, say
 from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints
@@ -44,6 +44,26 @@ def check_optimizer(cfg: Config) -> None:
         with OPTIMIZERS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
             if registry.get(name) is None:
                 raise UserValueError(f'config: optim_wrapper.optimizer.type = {name!r} is not a known optimizer.')
+
+
+def check_batch_augments(cfg: Config) -> None:
+    """Raise unless ``batch_augments.probs`` are probabilities, one for each augment; mmpretrain names no value."""
+    settings = preprocessor_of(cfg).get('batch_augments') if isinstance(cfg.get('model'), dict) else None
+    if not isinstance(settings, dict) or settings.get('probs') is None:
+        return
+    probs, augments = settings['probs'], settings.get('augments')
+    values = probs if isinstance(probs, (list, tuple)) else [probs]
+    number = len(augments) if isinstance(augments, (list, tuple)) else 1
+    name = f'config: data_preprocessor.batch_augments.probs = {probs!r}'
+    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1 for value in values):
+        raise UserValueError(f'{name}: every probability must be a number from 0 to 1.')
+    if len(values) != number:
+        raise UserValueError(f'{name}: {len(values)} for {number} augment(s); one for each is needed.')
+    if sum(values) > 1:
+        raise UserValueError(f'{name}: their sum is {sum(values):g} and must be at most 1; what is left to 1 is the '
+                             'share of batches without any.')
+    if isinstance(probs, int):
+        settings['probs'] = float(probs)  # mmpretrain fails on a single whole number
 
 
 def set_amp(cfg: Config, device: str) -> None:
