@@ -7,8 +7,9 @@ from typing import List, NamedTuple, Optional, Union
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import HOOKS, MODELS, init_default_scope
 
+from ..models.regularisers import bind_augments, unbind_augments
 from ..utils import paths
 from ..utils.classes import build_lazily, check_classes, model_classes
 from ..utils.config import dataset_class, datasets, read_config, type_name
@@ -66,6 +67,7 @@ def _check_model(cfg: Config, report: Report) -> None:
         parameters = sum(parameter.numel() for parameter in model.parameters())
         report.facts.append(f'model       {type(model).__name__}, {parameters:,} parameters')
         check_placement(model)
+        _check_layers(cfg, model)
         _check_weights(model, report)
     except UserError as error:
         report.problems.append(f'model: {error}')
@@ -73,6 +75,15 @@ def _check_model(cfg: Config, report: Report) -> None:
         report.problems.append(f'model: {one_line(error)}')
     finally:
         logger.setLevel(level)
+
+
+def _check_layers(cfg: Config, model: BaseModule) -> None:
+    """Raise if a regulariser names a layer that the backbone does not have."""
+    bind_augments(model)
+    unbind_augments(model)
+    for hook in cfg.get('custom_hooks') or []:
+        if type_name(hook) == 'DropBlockHook':
+            HOOKS.build(dict(hook)).attach(copy.deepcopy(model))
 
 
 def _check_weights(model: BaseModule, report: Report) -> None:

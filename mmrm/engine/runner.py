@@ -20,7 +20,7 @@ from mmengine.runner import Runner as MMEngineRunner
 from ..utils import decisive
 from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
-from .hooks import NonFiniteLossHook
+from .hooks import BindAugmentsHook, NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
 from .hooks.reset_history import ResetHistoryHook, warn_of_missing_parts
 from .loops import ResumableEpochLoop, ResumableIterLoop, ResumableLoop
@@ -48,13 +48,16 @@ class Runner(MMEngineRunner):
     - On the CPU, several processes talk through gloo, and SyncBN, which has no CPU implementation, becomes BN.
     - All processes must start from the same place: where one node does not see the checkpoint the others resume from,
       training stops with an error.
-    - When training starts, it warns if a part of RecursiveMix is missing (with ResetHistoryHook, the hook does).
+    - When training starts, it warns if a part of RecursiveMix is missing (with ResetHistoryHook, the hook does), and
+      batch augments that need the model get it (with BindAugmentsHook, the hook does).
     - A checkpoint remembers what decides its result, and a run that resumes from it with other settings lists them.
     """
 
     def train(self) -> torch.nn.Module:
         if not any(isinstance(hook, ResetHistoryHook) for hook in self.hooks):
             warn_of_missing_parts(self)
+        if not any(isinstance(hook, BindAugmentsHook) for hook in self.hooks):
+            self.register_hook(BindAugmentsHook())
         return super().train()
 
     def setup_env(self, env_cfg: dict) -> None:

@@ -8,7 +8,10 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 from mmpretrain.structures import DataSample
+from tiny_run import write_run
 
+from mmrm.apis.check import check
+from mmrm.engine.runner import Runner as LongRunner
 from mmrm.models.regularisers import bound_augments
 from mmrm.models.regularisers.dropblock import DropBlock
 from mmrm.utils.errors import UserValueError
@@ -117,3 +120,24 @@ def test_a_layer_that_does_not_exist_stops_before_the_first_iteration(tmp_path):
     with pytest.raises(UserValueError, match="ManifoldMixup: layer 'stem' does not exist in PyramidNetCIFAR"):
         runner.train()
     assert runner.iter == 0
+
+
+def test_mmrms_runner_binds_whatever_hooks_a_config_has(tmp_path):
+    mixing = "model['data_preprocessor']['batch_augments'] = dict(augments=dict(type='MoEx', layer='layer1'))\n"
+    cfg = Config.fromfile(write_run(tmp_path, epochs=1, images=4, more=mixing))
+    assert 'BindAugmentsHook' not in str(cfg.custom_hooks)
+    cfg.update(work_dir=str(tmp_path / 'run'), log_level='ERROR')
+    runner = LongRunner.from_cfg(cfg)
+    runner.train()
+    assert runner.iter == 2
+
+
+@pytest.mark.parametrize('name, options, problem', [
+    ('manifold_mixup/pyramidnet200_1xb64_cifar10',
+     {'model.data_preprocessor.batch_augments.augments.layers': ['input', 'stem']}, "layer 'stem' does not exist"),
+    ('dropblock/pyramidnet200_1xb64_cifar10', {'custom_hooks.4.modules': ['stage*']}, "matches 'stage"),
+    ('moex/pyramidnet200_1xb64_cifar10', {}, None)])
+def test_a_config_is_checked_without_training(name, options, problem):
+    options = {**options, 'model.backbone.depth': 11}
+    found = [text for text in check(CONFIGS / f'{name}.py', options).problems if text.startswith('model')]
+    assert (problem in found[0]) if problem else not found
