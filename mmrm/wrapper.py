@@ -1,0 +1,389 @@
+"""RecursiveMix around any image classifier that has a feature map.
+
+Example:
+    >>> model = RecursiveMixModel(torchvision.models.resnet18(num_classes=100), layer='layer4')
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # fc_roi included
+    >>> for epoch in range(epochs):
+    ...     model.reset_history()
+    ...     for images, labels in loader:
+    ...         loss = model(images, labels)
+    ...         ...
+    >>> torch.save(model.module.state_dict(), 'resnet18.pth')  # the network alone, for deployment
+"""
+import copy
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .core import Consistency, RecursiveMix
+
+LAYOUTS = ('NCHW', 'NHWC', 'tokens')
+MOST_PREFIX_TOKENS = 16  # class, distillation and register tokens that are looked for
+MOST_CANDIDATES = 6  # layers that an error message names
+
+InputSize = Union[int, Tuple[int, int], Tuple[int, int, int]]
+
+
+class _Reading(NamedTuple):
+    """How a layer's output is read as a map.
+
+    Args:
+        index: Which tensor of the output, in the order of :func:`_tensors`.
+        layout: One of :data:`LAYOUTS`.
+        prefix: Tokens before the first one that has a place in the image.
+        shape: Channels, height and width of the map in the dry run.
+    """
+    index: int
+    layout: str
+    prefix: int
+    shape: Tuple[int, int, int]
+
+
+class RecursiveMixModel(nn.Module):
+    r"""Train an image classifier with RecursiveMix.
+
+    ``loss = model(images, labels)`` mixes in training, runs the network, and returns cross entropy plus
+    :math:`\omega\lambda\,\mathrm{KL}`. ``logits = model(images)`` is the network as it is. ``model.module`` is the
+    network, to be saved and deployed. The ``state_dict`` holds the network and ``fc_roi``, not the history; copies
+    and pickles start with an empty history, too.
+
+    One dry run in eval mode finds channels, classes and the layout of the map. ``NHWC`` maps and ``(N, L, C)`` tokens
+    are recognised, and class or register tokens are set aside. The network may return a tensor, an object or mapping
+    with ``logits``, or a tuple that starts with the logits; further outputs, such as auxiliary logits, get no loss.
+
+    Args:
+        module: The classifier. It is called with the images, shape ``(N, C, H, W)``.
+        layer: Name of the submodule whose output is the last feature map, as in ``module.named_modules()``.
+        alpha: :math:`\lambda \sim U(0, \alpha)`, in (0, 1].
+        omega: Weight of the consistency loss; the paper has 0.1 on CIFAR, 0.5 on ImageNet.
+        input_size: Size of the dry run's image: ``224``, ``(height, width)`` or ``(channels, height, width)``.
+        num_classes: Checked against the network's logits. None: as many as there are logits.
+        interpolation: How the historical image is resized, ``'nearest'`` or ``'bilinear'``.
+        label_smoothing: Of the cross entropy in training, in [0, 1). The history keeps unsmoothed labels.
+        layout: ``'NCHW'``, ``'NHWC'`` or ``'tokens'`` where the shape leaves it open. None: recognised.
+        prefix_tokens: Class and register tokens before the image's tokens. None: ``module.num_prefix_tokens`` as timm
+            has it, or as many as leave a grid of the image's aspect ratio.
+        rng: Where :math:`\lambda` and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
+
+    Attributes:
+        losses: The parts of the last loss, detached: ``cross_entropy``, ``consistency`` (weighted, as it was added),
+            ``kl``, the mean KL of the mixed samples, and ``lam``, the mean :math:`\lambda` of the batch.
+    """
+
+    def __init__(self,
+                 module: nn.Module,
+                 layer: str = 'layer4',
+                 alpha: float = 0.5,
+                 omega: float = 0.1,
+                 input_size: InputSize = 224,
+                 num_classes: Optional[int] = None,
+                 interpolation: str = 'nearest',
+                 label_smoothing: float = 0.0,
+                 layout: Optional[str] = None,
+                 prefix_tokens: Optional[int] = None,
+                 rng: Any = None):
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f'RecursiveMixModel: module must be a torch.nn.Module, not {type(module).__name__}.')
+        if not isinstance(label_smoothing, (int, float)) or not 0 <= label_smoothing < 1:
+            raise ValueError(f'RecursiveMixModel: label_smoothing={label_smoothing!r} must be a number in [0, 1).')
+        if layout is not None and layout not in LAYOUTS:
+            raise ValueError(f'RecursiveMixModel: layout={layout!r} must be None or one of {LAYOUTS}.')
+        if prefix_tokens is not None and (not isinstance(prefix_tokens, int) or prefix_tokens < 0):
+            raise ValueError(f'RecursiveMixModel: prefix_tokens={prefix_tokens!r} must be None or an integer >= 0.')
+        self.module = module
+        self.layer = layer
+        self.label_smoothing = float(label_smoothing)
+        self.losses: Dict[str, Any] = {}
+        self._reading, classes = _dry_run(module, layer, _size(input_size), layout, prefix_tokens)
+        if num_classes not in (None, classes):
+            raise ValueError(f'RecursiveMixModel: num_classes={num_classes}, but {type(module).__name__} gives '
+                             f'{classes} logits: leave num_classes out, or build the network with it.')
+        self.rm = RecursiveMix(alpha, interpolation, num_classes=classes, rng=rng)
+        device = next((p.device for p in module.parameters()), None)
+        self.consistency = Consistency(self._reading.shape[0], classes, omega=omega).to(device)
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of the feature map."""
+        return self._reading.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of logits."""
+        return self.consistency.num_classes
+
+    def reset_history(self) -> None:
+        """Empty the history, as at the start of an epoch: the next batch is not mixed."""
+        self.rm.reset()
+
+    def forward(self, images: torch.Tensor, labels: Optional[torch.Tensor] = None, **kwargs) -> torch.Tensor:
+        """The loss of a batch, or, without labels, the logits.
+
+        Args:
+            images: Shape ``(N, C, H, W)``.
+            labels: Integers, shape ``(N, )``, or scores, shape ``(N, num_classes)``. In eval mode the loss is the
+                plain cross entropy, and the history stays as it is.
+            **kwargs: Passed on to the network.
+
+        Returns:
+            The loss, a float32 scalar, or the logits, shape ``(N, num_classes)``.
+        """
+        if labels is None:
+            return _logits(self.module(images, **kwargs))
+        if not self.training:
+            cross_entropy = _cross_entropy(_logits(self.module(images, **kwargs)), labels)
+            self.losses = dict(cross_entropy=cross_entropy.detach())
+            return cross_entropy
+        if getattr(self, '_is_replica', False):
+            raise ValueError('RecursiveMixModel: nn.DataParallel copies the model in every step, so a history would '
+                             'get lost. Use DistributedDataParallel.')
+        images, scores, mix = self.rm.mix(images, labels)
+        with _output_of(self.module, self.layer) as outputs:
+            logits = _logits(self.module(images, **kwargs))
+        if not outputs:
+            raise ValueError(f'RecursiveMixModel: layer {self.layer!r} of {type(self.module).__name__} did not run in '
+                             'this forward pass, so there is no feature map. Name a layer that every pass calls.')
+        height, width = images.shape[-2:]
+        feature_map = _to_map(outputs[-1], self._reading, height, width, self.layer)
+        cross_entropy = _cross_entropy(logits, scores, self.label_smoothing)
+        consistency = self.consistency(mix, feature_map, logits)
+        self.losses = dict(cross_entropy=cross_entropy.detach(), consistency=consistency.detach(),
+                           **self.consistency.last)
+        return cross_entropy + consistency
+
+    def __getstate__(self) -> dict:
+        # An averaged copy needs no history, and a saved one would carry a batch of images along.
+        state = dict(self.__dict__)
+        state['rm'] = copy.copy(self.rm)
+        state['rm'].reset()
+        state['losses'] = {}
+        return state
+
+    def extra_repr(self) -> str:
+        return f'layer={self.layer!r}, rm={self.rm}'
+
+
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
+    target = labels.float() if labels.ndim == 2 else labels.long()
+    return F.cross_entropy(logits.float(), target, label_smoothing=smoothing)
+
+
+@contextmanager
+def _output_of(module: nn.Module, layer: str) -> Iterator[List[Any]]:
+    """The outputs of a layer in the passes of this block. No hook stays behind: copies and pickles are free of it."""
+    outputs: List[Any] = []
+    handle = module.get_submodule(layer).register_forward_hook(lambda _, __, output: outputs.append(output))
+    try:
+        yield outputs
+    finally:
+        handle.remove()
+
+
+def _logits(output: Any) -> torch.Tensor:
+    """The logits in what a classifier returns."""
+    if isinstance(output, Mapping) and 'logits' in output:
+        output = output['logits']
+    else:
+        output = getattr(output, 'logits', output)
+    if isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    if not isinstance(output, torch.Tensor) or output.ndim != 2:
+        what = f'shape {tuple(output.shape)}' if isinstance(output, torch.Tensor) else type(output).__name__
+        raise ValueError('RecursiveMixModel: the network must return logits of shape (N, num_classes), or an object '
+                         f'that has them as `logits`, but it returned {what}.')
+    return output
+
+
+def _tensors(output: Any) -> List[torch.Tensor]:
+    """The tensors of a layer's output, nested tuples, lists and mappings included, in order."""
+    if isinstance(output, torch.Tensor):
+        return [output]
+    if isinstance(output, Mapping):
+        # Hugging Face's outputs: the pooled vector beside the map has four dimensions, too.
+        output = [output['last_hidden_state']] if 'last_hidden_state' in output else list(output.values())
+    return [tensor for part in output for tensor in _tensors(part)] if isinstance(output, (tuple, list)) else []
+
+
+def _to_map(output: Any, reading: _Reading, height: int, width: int, layer: str) -> torch.Tensor:
+    """The output of a layer as a map, shape ``(N, C, h, w)``, for images of ``height`` x ``width`` pixels."""
+    tensors = _tensors(output)
+    if len(tensors) <= reading.index or tensors[reading.index].ndim != (3 if reading.layout == 'tokens' else 4):
+        raise ValueError(f'RecursiveMixModel: layer {layer!r} gives {[tuple(t.shape) for t in tensors]}, which is not '
+                         f'the {reading.layout} output of the dry run in eval mode. Name another layer.')
+    tensor = tensors[reading.index]
+    if reading.layout == 'NCHW':
+        return tensor
+    if reading.layout == 'NHWC':
+        return tensor.permute(0, 3, 1, 2)
+    tokens = tensor[:, reading.prefix:]
+    grid = _grid(tokens.shape[1], height, width)
+    if grid is None:
+        raise ValueError(
+            f'RecursiveMixModel: the {tokens.shape[1]} tokens of layer {layer!r}, after {reading.prefix} prefix '
+            f'tokens, make no grid for images of {height} x {width} pixels. Set prefix_tokens, or name another layer.')
+    return tokens.transpose(1, 2).unflatten(2, grid)
+
+
+@lru_cache(maxsize=64)
+def _grid(tokens: int, height: int, width: int) -> Optional[Tuple[int, int]]:
+    """Rows and columns of ``tokens`` that are nearest to the image's aspect ratio; None if none is within a cell."""
+    pairs = [(rows, tokens // rows) for rows in range(1, tokens + 1) if tokens % rows == 0]
+    best = min(pairs, key=lambda pair: _distortion(*pair, height, width), default=None)
+    return best if best and _distortion(*best, height, width) < max(height, width) else None
+
+
+def _distortion(rows: int, columns: int, height: int, width: int) -> int:
+    """How far a map's aspect ratio is from the image's: 0 if equal, ``height`` or ``width`` for one cell more."""
+    return abs(rows * width - columns * height)
+
+
+def _size(input_size: InputSize) -> Tuple[int, int, int]:
+    size = (input_size, input_size) if isinstance(input_size, int) else tuple(input_size)
+    size = (3, *size) if len(size) == 2 else size
+    if len(size) != 3 or not all(isinstance(n, int) and n > 0 for n in size):
+        raise ValueError(f'RecursiveMixModel: input_size={input_size!r} must be a number of pixels, (height, width) or '
+                         '(channels, height, width).')
+    return size
+
+
+def _dry_run(module: nn.Module, layer: str, size: Tuple[int, int, int], layout: Optional[str],
+             prefix_tokens: Optional[int]) -> Tuple[_Reading, int]:
+    """Run the network once. Returns how the layer's output is read, and the number of classes."""
+    layers = dict(module.named_modules())
+    layers.pop('', None)
+    read = _Reader(size[1], size[2], layout, prefix_tokens, getattr(module, 'num_prefix_tokens', None))
+    wanted: List[Any] = []
+    maps: List[Tuple[Tuple[int, int, int], str]] = []
+
+    def keep(name: str, output: Any) -> None:
+        if name == layer:
+            wanted.append(output)
+        reading = read(output)
+        if reading is not None and reading.shape[0] > 1 and reading.shape[1] * reading.shape[2] > 1:
+            maps.append((reading.shape, name))
+
+    hooks = [child.register_forward_hook(lambda _, __, output, name=name: keep(name, output))
+             for name, child in layers.items()]
+    try:
+        logits = _run_in_eval(module, size)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    reading = read(wanted[-1]) if wanted else None
+    if reading is not None:
+        return reading, logits.shape[1]
+
+    name = type(module).__name__
+    if layer not in layers:
+        problem = f'{name} has no layer {layer!r}'
+    elif not wanted:
+        problem = f'layer {layer!r} of {name} does not run in a forward pass'
+    else:
+        got = ', '.join(str(tuple(t.shape)) for t in _tensors(wanted[-1])) or type(wanted[-1]).__name__
+        problem = f'the output of layer {layer!r} of {name} is {read.problem(wanted[-1])} (got {got})'
+    raise ValueError(f'RecursiveMixModel: {problem}; {_candidates(maps, size)}.')
+
+
+def _candidates(maps: List[Tuple[Tuple[int, int, int], str]], size: Tuple[int, int, int]) -> str:
+    """The layers to choose from, of those that ran: for each shape of a map the last one, outer layers only."""
+    outer = [(shape, name) for shape, name in maps if name.count('.') < 2] or maps
+    last = {shape: index for index, (shape, _) in enumerate(outer)}
+    found = [f'{outer[index][1]!r} ({shape[0]} channels, {shape[1]} x {shape[2]})'
+             for shape, index in sorted(last.items(), key=lambda pair: -pair[1])]
+    if not found:
+        return f'no layer gives a map for an input of {_times(size)}: try a larger input_size'
+    return 'layers with a map, last first: ' + ', '.join(found[:MOST_CANDIDATES])
+
+
+def _run_in_eval(module: nn.Module, size: Tuple[int, int, int]) -> torch.Tensor:
+    """The logits of one grey image. Modes, statistics, gradients and torch's random state stay as they were."""
+    parameter = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
+    image = torch.zeros(1, *size, device=parameter.device, dtype=parameter.dtype)
+    modes = [(child, child.training) for child in module.modules()]
+    devices = [parameter.device] if parameter.device.type == 'cuda' else []
+    try:
+        with torch.random.fork_rng(devices), torch.no_grad():
+            output = module.eval()(image)
+    except Exception as error:
+        reason = ' '.join(str(error).split()) or type(error).__name__
+        raise ValueError(f'RecursiveMixModel: {type(module).__name__} fails on an input of {_times(size)} ({reason}). '
+                         'Set input_size to what it takes: pixels, (height, width) or (channels, height, width).'
+                         ) from error
+    finally:
+        for child, training in modes:
+            child.training = training
+    return _logits(output)
+
+
+def _times(size: Tuple[int, ...]) -> str:
+    return ' x '.join(map(str, size))
+
+
+class _Reader:
+    """Recognises maps in the outputs of layers, for one image of ``height`` x ``width`` pixels."""
+
+    def __init__(self, height: int, width: int, layout: Optional[str], prefix: Optional[int], known: Any):
+        self.height, self.width = height, width
+        self.layout, self.prefix = layout, prefix
+        self.known_prefix = known if isinstance(known, int) else None
+
+    def __call__(self, output: Any) -> Optional[_Reading]:
+        """The map of an output. Of several, a pyramid's or a map beside attention weights, the smallest."""
+        found = [reading for index, tensor in enumerate(_tensors(output)) if (reading := self._read(index, tensor))]
+        several = [reading for reading in found if reading.shape[1] * reading.shape[2] > 1]
+        return min(several or found, key=lambda r: r.shape[1] * r.shape[2], default=None)
+
+    def problem(self, output: Any) -> str:
+        """Why an output has no reading."""
+        if self.layout is None and any(self._ambiguous(tensor) for tensor in _tensors(output)):
+            return "a map of 'NCHW' or 'NHWC' layout, which its shape leaves open: set layout to one of them"
+        if any(tensor.ndim == 3 for tensor in _tensors(output)):
+            return f'no map for an image of {self.height} x {self.width}: set prefix_tokens if these are tokens'
+        return 'no feature map'
+
+    def _read(self, index: int, tensor: torch.Tensor) -> Optional[_Reading]:
+        if len(tensor) != 1 or not tensor.is_floating_point():
+            return None
+        if tensor.ndim == 3 and self.layout in (None, 'tokens'):
+            return self._read_tokens(index, tensor.shape[1], tensor.shape[2])
+        if tensor.ndim != 4 or self.layout == 'tokens' or (self.layout is None and self._ambiguous(tensor)):
+            return None
+        a, b, c = tensor.shape[1:]
+        first, last = self._distortions(tensor)
+        layout = self.layout or ('NCHW' if first < last else 'NHWC')
+        if self.layout is None and min(first, last) > max(self.height, self.width):  # more than a cell away
+            return None
+        return _Reading(index, layout, 0, (a, b, c) if layout == 'NCHW' else (c, a, b))
+
+    def _distortions(self, tensor: torch.Tensor) -> Tuple[int, int]:
+        a, b, c = tensor.shape[1:]
+        return _distortion(b, c, self.height, self.width), _distortion(a, b, self.height, self.width)
+
+    def _ambiguous(self, tensor: torch.Tensor) -> bool:
+        if tensor.ndim != 4:
+            return False
+        first, last = self._distortions(tensor)
+        return first == last and first <= max(self.height, self.width)
+
+    def _read_tokens(self, index: int, tokens: int, channels: int) -> Optional[_Reading]:
+        if self.prefix is not None:
+            prefixes = [self.prefix]
+        else:
+            known = [self.known_prefix] if self.known_prefix is not None else []
+            prefixes = [*known, *range(MOST_PREFIX_TOKENS + 1)]
+        for prefix in prefixes:
+            grid = _grid(tokens - prefix, self.height, self.width) if tokens > prefix else None
+            if grid is not None and (self.prefix is not None or self._same_stride(*grid)):
+                return _Reading(index, 'tokens', prefix, (channels, *grid))
+        return None
+
+    def _same_stride(self, rows: int, columns: int) -> bool:
+        """Whether one stride, rounded down or up on both axes, makes this grid of the image."""
+        grids = ((self.height // stride, self.width // stride, -(-self.height // stride), -(-self.width // stride))
+                 for stride in range(1, max(self.height, self.width) + 1))
+        return any((rows, columns) in (grid[:2], grid[2:]) for grid in grids)
