@@ -1,5 +1,7 @@
 """Package mmrm.
 
+torch and numpy are enough for RecursiveMix in a loop of your own: ``pip install .``.
+
 The two OpenMMLab stacks share their import names, so neither is a hard requirement: choose one with an extra,
 ``pip install .[openmmlab]`` or ``pip install .[onedl]``, or keep the one you have with ``pip install --no-deps -e .``.
 """
@@ -48,13 +50,13 @@ if __name__ == '__main__':
     setup(
         name='mmrm',
         version=version['__version__'],
-        description='RecursiveMix (Mixed Learning with History, NeurIPS 2022) for OpenMMLab',
+        description='RecursiveMix (Mixed Learning with History, NeurIPS 2022) for OpenMMLab and any PyTorch loop',
         long_description=(ROOT / 'README.md').read_text(),
         long_description_content_type='text/markdown',
         license='Apache-2.0',
         python_requires='>=3.9',
         packages=find_packages(include=['mmrm', 'mmrm.*']),
-        package_data={'mmrm': ['.mim/**/*']},
+        package_data={'mmrm': ['.mim/**/*', 'py.typed', 'analysis/*.json']},
         include_package_data=True,
         install_requires=requirements('runtime'),
         extras_require={

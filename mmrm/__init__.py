@@ -7,6 +7,7 @@ Where OpenMMLab is installed, importing mmrm also registers every component in t
 and, only where the installed packages need it, repairs them (:mod:`mmrm.compat`). That must happen before ``mmcv.ops``
 is imported: import mmrm first.
 """
+# ruff: noqa: F401 (the names of OpenMMLab's part join __all__ only where they exist)
 from importlib.util import find_spec as _find_spec
 
 from .core import Box, Consistency, Mix, RecursiveMix
@@ -34,7 +35,7 @@ if not _MISSING:
     from .models.heads import RMConsistencyHead
     from .models.regularisers import bind_augments
 
-    __all__ += _OPENMMLAB_NAMES  # noqa: PLE0605
+    __all__ += _OPENMMLAB_NAMES
 
 
 def __getattr__(name: str):

@@ -10,6 +10,7 @@ Example:
     ...         ...
     >>> torch.save(model.module.state_dict(), 'resnet18.pth')  # the network alone, for deployment
 """
+
 import copy
 from contextlib import contextmanager
 from functools import lru_cache
@@ -32,12 +33,13 @@ class _Reading(NamedTuple):
     """How a layer's output is read as a map.
 
     Args:
-        index: Which tensor of the output, in the order of :func:`_tensors`.
+        position: Which tensor of the output, in the order of :func:`_tensors`.
         layout: One of :data:`LAYOUTS`.
         prefix: Tokens before the first one that has a place in the image.
         shape: Channels, height and width of the map in the dry run.
     """
-    index: int
+
+    position: int
     layout: str
     prefix: int
     shape: Tuple[int, int, int]
@@ -74,18 +76,20 @@ class RecursiveMixModel(nn.Module):
             ``kl``, the mean KL of the mixed samples, and ``lam``, the mean :math:`\lambda` of the batch.
     """
 
-    def __init__(self,
-                 module: nn.Module,
-                 layer: str = 'layer4',
-                 alpha: float = 0.5,
-                 omega: float = 0.1,
-                 input_size: InputSize = 224,
-                 num_classes: Optional[int] = None,
-                 interpolation: str = 'nearest',
-                 label_smoothing: float = 0.0,
-                 layout: Optional[str] = None,
-                 prefix_tokens: Optional[int] = None,
-                 rng: Any = None):
+    def __init__(
+        self,
+        module: nn.Module,
+        layer: str = 'layer4',
+        alpha: float = 0.5,
+        omega: float = 0.1,
+        input_size: InputSize = 224,
+        num_classes: Optional[int] = None,
+        interpolation: str = 'nearest',
+        label_smoothing: float = 0.0,
+        layout: Optional[str] = None,
+        prefix_tokens: Optional[int] = None,
+        rng: Any = None,
+    ):
         super().__init__()
         if not isinstance(module, nn.Module):
             raise TypeError(f'RecursiveMixModel: module must be a torch.nn.Module, not {type(module).__name__}.')
@@ -101,8 +105,10 @@ class RecursiveMixModel(nn.Module):
         self.losses: Dict[str, Any] = {}
         self._reading, classes = _dry_run(module, layer, _size(input_size), layout, prefix_tokens)
         if num_classes not in (None, classes):
-            raise ValueError(f'RecursiveMixModel: num_classes={num_classes}, but {type(module).__name__} gives '
-                             f'{classes} logits: leave num_classes out, or build the network with it.')
+            raise ValueError(
+                f'RecursiveMixModel: num_classes={num_classes}, but {type(module).__name__} gives '
+                f'{classes} logits: leave num_classes out, or build the network with it.'
+            )
         self.rm = RecursiveMix(alpha, interpolation, num_classes=classes, rng=rng)
         device = next((p.device for p in module.parameters()), None)
         self.consistency = Consistency(self._reading.shape[0], classes, omega=omega).to(device)
@@ -140,20 +146,25 @@ class RecursiveMixModel(nn.Module):
             self.losses = dict(cross_entropy=cross_entropy.detach())
             return cross_entropy
         if getattr(self, '_is_replica', False):
-            raise ValueError('RecursiveMixModel: nn.DataParallel copies the model in every step, so a history would '
-                             'get lost. Use DistributedDataParallel.')
+            raise ValueError(
+                'RecursiveMixModel: nn.DataParallel copies the model in every step, so a history would '
+                'get lost. Use DistributedDataParallel.'
+            )
         images, scores, mix = self.rm.mix(images, labels)
         with _output_of(self.module, self.layer) as outputs:
             logits = _logits(self.module(images, **kwargs))
         if not outputs:
-            raise ValueError(f'RecursiveMixModel: layer {self.layer!r} of {type(self.module).__name__} did not run in '
-                             'this forward pass, so there is no feature map. Name a layer that every pass calls.')
+            raise ValueError(
+                f'RecursiveMixModel: layer {self.layer!r} of {type(self.module).__name__} did not run in '
+                'this forward pass, so there is no feature map. Name a layer that every pass calls.'
+            )
         height, width = images.shape[-2:]
         feature_map = _to_map(outputs[-1], self._reading, height, width, self.layer)
         cross_entropy = _cross_entropy(logits, scores, self.label_smoothing)
         consistency = self.consistency(mix, feature_map, logits)
-        self.losses = dict(cross_entropy=cross_entropy.detach(), consistency=consistency.detach(),
-                           **self.consistency.last)
+        self.losses = dict(
+            cross_entropy=cross_entropy.detach(), consistency=consistency.detach(), **self.consistency.last
+        )
         return cross_entropy + consistency
 
     def __getstate__(self) -> dict:
@@ -194,8 +205,10 @@ def _logits(output: Any) -> torch.Tensor:
         output = output[0]
     if not isinstance(output, torch.Tensor) or output.ndim != 2:
         what = f'shape {tuple(output.shape)}' if isinstance(output, torch.Tensor) else type(output).__name__
-        raise ValueError('RecursiveMixModel: the network must return logits of shape (N, num_classes), or an object '
-                         f'that has them as `logits`, but it returned {what}.')
+        raise ValueError(
+            'RecursiveMixModel: the network must return logits of shape (N, num_classes), or an object '
+            f'that has them as `logits`, but it returned {what}.'
+        )
     return output
 
 
@@ -212,20 +225,23 @@ def _tensors(output: Any) -> List[torch.Tensor]:
 def _to_map(output: Any, reading: _Reading, height: int, width: int, layer: str) -> torch.Tensor:
     """The output of a layer as a map, shape ``(N, C, h, w)``, for images of ``height`` x ``width`` pixels."""
     tensors = _tensors(output)
-    if len(tensors) <= reading.index or tensors[reading.index].ndim != (3 if reading.layout == 'tokens' else 4):
-        raise ValueError(f'RecursiveMixModel: layer {layer!r} gives {[tuple(t.shape) for t in tensors]}, which is not '
-                         f'the {reading.layout} output of the dry run in eval mode. Name another layer.')
-    tensor = tensors[reading.index]
+    if len(tensors) <= reading.position or tensors[reading.position].ndim != (3 if reading.layout == 'tokens' else 4):
+        raise ValueError(
+            f'RecursiveMixModel: layer {layer!r} gives {[tuple(t.shape) for t in tensors]}, which is not '
+            f'the {reading.layout} output of the dry run in eval mode. Name another layer.'
+        )
+    tensor = tensors[reading.position]
     if reading.layout == 'NCHW':
         return tensor
     if reading.layout == 'NHWC':
         return tensor.permute(0, 3, 1, 2)
-    tokens = tensor[:, reading.prefix:]
+    tokens = tensor[:, reading.prefix :]
     grid = _grid(tokens.shape[1], height, width)
     if grid is None:
         raise ValueError(
             f'RecursiveMixModel: the {tokens.shape[1]} tokens of layer {layer!r}, after {reading.prefix} prefix '
-            f'tokens, make no grid for images of {height} x {width} pixels. Set prefix_tokens, or name another layer.')
+            f'tokens, make no grid for images of {height} x {width} pixels. Set prefix_tokens, or name another layer.'
+        )
     return tokens.transpose(1, 2).unflatten(2, grid)
 
 
@@ -233,8 +249,10 @@ def _to_map(output: Any, reading: _Reading, height: int, width: int, layer: str)
 def _grid(tokens: int, height: int, width: int) -> Optional[Tuple[int, int]]:
     """Rows and columns of ``tokens`` that are nearest to the image's aspect ratio; None if none is within a cell."""
     pairs = [(rows, tokens // rows) for rows in range(1, tokens + 1) if tokens % rows == 0]
-    best = min(pairs, key=lambda pair: _distortion(*pair, height, width), default=None)
-    return best if best and _distortion(*best, height, width) < max(height, width) else None
+    if not pairs:
+        return None
+    distortion, rows = min((_distortion(rows, columns, height, width), rows) for rows, columns in pairs)
+    return (rows, tokens // rows) if distortion < max(height, width) else None
 
 
 def _distortion(rows: int, columns: int, height: int, width: int) -> int:
@@ -246,13 +264,16 @@ def _size(input_size: InputSize) -> Tuple[int, int, int]:
     size = (input_size, input_size) if isinstance(input_size, int) else tuple(input_size)
     size = (3, *size) if len(size) == 2 else size
     if len(size) != 3 or not all(isinstance(n, int) and n > 0 for n in size):
-        raise ValueError(f'RecursiveMixModel: input_size={input_size!r} must be a number of pixels, (height, width) or '
-                         '(channels, height, width).')
+        raise ValueError(
+            f'RecursiveMixModel: input_size={input_size!r} must be a number of pixels, (height, width) or '
+            '(channels, height, width).'
+        )
     return size
 
 
-def _dry_run(module: nn.Module, layer: str, size: Tuple[int, int, int], layout: Optional[str],
-             prefix_tokens: Optional[int]) -> Tuple[_Reading, int]:
+def _dry_run(
+    module: nn.Module, layer: str, size: Tuple[int, int, int], layout: Optional[str], prefix_tokens: Optional[int]
+) -> Tuple[_Reading, int]:
     """Run the network once. Returns how the layer's output is read, and the number of classes."""
     layers = dict(module.named_modules())
     layers.pop('', None)
@@ -267,8 +288,10 @@ def _dry_run(module: nn.Module, layer: str, size: Tuple[int, int, int], layout: 
         if reading is not None and reading.shape[0] > 1 and reading.shape[1] * reading.shape[2] > 1:
             maps.append((reading.shape, name))
 
-    hooks = [child.register_forward_hook(lambda _, __, output, name=name: keep(name, output))
-             for name, child in layers.items()]
+    hooks = [
+        child.register_forward_hook(lambda _, __, output, name=name: keep(name, output))
+        for name, child in layers.items()
+    ]
     try:
         logits = _run_in_eval(module, size)
     finally:
@@ -293,8 +316,10 @@ def _candidates(maps: List[Tuple[Tuple[int, int, int], str]], size: Tuple[int, i
     """The layers to choose from, of those that ran: for each shape of a map the last one, outer layers only."""
     outer = [(shape, name) for shape, name in maps if name.count('.') < 2] or maps
     last = {shape: index for index, (shape, _) in enumerate(outer)}
-    found = [f'{outer[index][1]!r} ({shape[0]} channels, {shape[1]} x {shape[2]})'
-             for shape, index in sorted(last.items(), key=lambda pair: -pair[1])]
+    found = [
+        f'{outer[index][1]!r} ({shape[0]} channels, {shape[1]} x {shape[2]})'
+        for shape, index in sorted(last.items(), key=lambda pair: -pair[1])
+    ]
     if not found:
         return f'no layer gives a map for an input of {_times(size)}: try a larger input_size'
     return 'layers with a map, last first: ' + ', '.join(found[:MOST_CANDIDATES])
@@ -311,9 +336,10 @@ def _run_in_eval(module: nn.Module, size: Tuple[int, int, int]) -> torch.Tensor:
             output = module.eval()(image)
     except Exception as error:
         reason = ' '.join(str(error).split()) or type(error).__name__
-        raise ValueError(f'RecursiveMixModel: {type(module).__name__} fails on an input of {_times(size)} ({reason}). '
-                         'Set input_size to what it takes: pixels, (height, width) or (channels, height, width).'
-                         ) from error
+        raise ValueError(
+            f'RecursiveMixModel: {type(module).__name__} fails on an input of {_times(size)} ({reason}). '
+            'Set input_size to what it takes: pixels, (height, width) or (channels, height, width).'
+        ) from error
     finally:
         for child, training in modes:
             child.training = training
@@ -384,6 +410,8 @@ class _Reader:
 
     def _same_stride(self, rows: int, columns: int) -> bool:
         """Whether one stride, rounded down or up on both axes, makes this grid of the image."""
-        grids = ((self.height // stride, self.width // stride, -(-self.height // stride), -(-self.width // stride))
-                 for stride in range(1, max(self.height, self.width) + 1))
+        grids = (
+            (self.height // stride, self.width // stride, -(-self.height // stride), -(-self.width // stride))
+            for stride in range(1, max(self.height, self.width) + 1)
+        )
         return any((rows, columns) in (grid[:2], grid[2:]) for grid in grids)

@@ -9,10 +9,12 @@ repaired, a module can be deleted together with its name below.
     mmengine loads checkpoints without executing their pickle, its own ones included.
 :mod:`~mmrm.compat.scopes`
     ``mmseg::``, ``mmdet::``, ``mmpretrain::`` and ``mmrm::`` in ``_base_``.
+:mod:`~mmrm.compat.multimodal`
+    mmpretrain beside transformers 5.
 """
-from . import checkpoints, ops, scopes
+from . import checkpoints, multimodal, ops, scopes
 
-REPAIRS = (ops, checkpoints, scopes)
+REPAIRS = (ops, checkpoints, scopes, multimodal)
 
 
 def apply() -> None:

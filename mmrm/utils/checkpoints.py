@@ -18,7 +18,7 @@ import tarfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
 import torch
 
@@ -212,11 +212,14 @@ def _refused_globals(file: str, message: str) -> List[str]:
 
 def _named_globals(file: str) -> List[str]:
     """The globals that a pickle of any protocol names; it is read, not executed."""
-    names, memo, strings = set(), {}, ['', '']
+    names: Set[str] = set()
+    memo: Dict[Any, Any] = {}
+    strings = ['', '']
     try:
-        with open(file, 'rb') as stream:
-            if zipfile.is_zipfile(stream):
-                with zipfile.ZipFile(stream) as archive:
+        with open(file, 'rb') as opened:
+            stream: IO[bytes] = opened
+            if zipfile.is_zipfile(opened):
+                with zipfile.ZipFile(opened) as archive:
                     name = next(name for name in archive.namelist() if name.endswith('/data.pkl'))
                     stream = io.BytesIO(archive.read(name))
             else:
@@ -225,7 +228,7 @@ def _named_globals(file: str) -> List[str]:
                 top = None
                 for opcode, argument, _ in pickletools.genops(stream):
                     if opcode.name == 'GLOBAL':
-                        names.add(argument.replace(' ', '.'))
+                        names.add(str(argument).replace(' ', '.'))
                     elif opcode.name == 'STACK_GLOBAL':
                         names.add('.'.join(strings[-2:]))
                     elif opcode.name == 'MEMOIZE':

@@ -18,7 +18,8 @@ def sessions(folder: Union[str, Path]) -> List[Path]:
 
 def session_records(session: Path) -> Iterator[dict]:
     """The records of one session, in order."""
-    for line in log_of(session).read_text(errors='replace').splitlines():
+    log = log_of(session)
+    for line in log.read_text(errors='replace').splitlines() if log else ():
         try:
             record = json.loads(line)
         except ValueError:  # the line that a killed process was writing

@@ -69,8 +69,7 @@ class Run:
         return min(measured, key=lambda step: (measured[step] if lower else -measured[step], step))
 
     def _measured(self, key: str) -> Dict[int, float]:
-        found = {step: metrics.get(key) for step, metrics in self.validations.items()}
-        return {step: value for step, value in found.items() if _is_number(value)}
+        return {step: metrics[key] for step, metrics in self.validations.items() if _is_number(metrics.get(key))}
 
     def checkpoint(self, step: Optional[int], kind: str) -> Optional[Path]:
         """The file of a step: ``best_*_epoch_N.pth`` for the kind 'best', ``epoch_N.pth`` for 'last'; None if gone."""
@@ -129,7 +128,9 @@ class Logged(NamedTuple):
 
 def merge_sessions(folder: Union[str, Path], by_epoch: bool = True) -> Logged:
     """Read the logs of all sessions of a run; all is empty where there is none yet."""
-    validations, iterations, done = {}, {}, 0
+    validations: Dict[int, dict] = {}
+    iterations: Dict[int, dict] = {}
+    done = 0
     for session in logs.sessions(folder):
         trained, validated = [], {}
         for record in logs.session_records(session):
@@ -137,8 +138,8 @@ def merge_sessions(folder: Union[str, Path], by_epoch: bool = True) -> Logged:
                 trained.append(record)
             elif record['step'] > 0:  # 0 is a validation without training
                 validated[record['step']] = record
-        progress = [record.get('epoch') if by_epoch else record['step'] for record in trained]
-        progress = [step for step in progress if isinstance(step, int)]
+        key = 'epoch' if by_epoch else 'step'
+        progress = [record[key] for record in trained if isinstance(record.get(key), int)]
         begin = min([*progress[:1], *list(validated)[:1]], default=None)
         if begin is not None:
             validations = {step: metrics for step, metrics in validations.items() if step < begin}
@@ -159,9 +160,9 @@ def _training(iterations: Dict[int, dict]) -> Dict[str, float]:
     if memory and max(memory) > 0:
         found['memory'] = float(max(memory))
     for step in sorted(iterations):
-        time = iterations[step].get('time')
-        if _is_number(time):  # seconds an iteration, the mean of the last ones
-            seconds += time * (step - before)
+        record = iterations[step]
+        if _is_number(record.get('time')):  # seconds per iteration, the mean of the last ones
+            seconds += record['time'] * (step - before)
             before = step
     if seconds:
         found['hours'] = seconds / 3600
