@@ -127,22 +127,21 @@ class RecursiveMixModel(nn.Module):
         """Empty the history, as at the start of an epoch: the next batch is not mixed."""
         self.rm.reset()
 
-    def forward(self, images: torch.Tensor, labels: Optional[torch.Tensor] = None, **kwargs) -> torch.Tensor:
+    def forward(self, images: torch.Tensor, labels: Optional[torch.Tensor] = None) -> torch.Tensor:
         """The loss of a batch, or, without labels, the logits.
 
         Args:
             images: Shape ``(N, C, H, W)``.
             labels: Integers, shape ``(N, )``, or scores, shape ``(N, num_classes)``. In eval mode the loss is the
                 plain cross entropy, and the history stays as it is.
-            **kwargs: Passed on to the network.
 
         Returns:
             The loss, a float32 scalar, or the logits, shape ``(N, num_classes)``.
         """
         if labels is None:
-            return _logits(self.module(images, **kwargs))
+            return _logits(self.module(images))
         if not self.training:
-            cross_entropy = _cross_entropy(_logits(self.module(images, **kwargs)), labels)
+            cross_entropy = _cross_entropy(_logits(self.module(images)), labels)
             self.losses = dict(cross_entropy=cross_entropy.detach())
             return cross_entropy
         if getattr(self, '_is_replica', False):
@@ -152,7 +151,7 @@ class RecursiveMixModel(nn.Module):
             )
         images, scores, mix = self.rm.mix(images, labels)
         with _output_of(self.module, self.layer) as outputs:
-            logits = _logits(self.module(images, **kwargs))
+            logits = _logits(self.module(images))
         if not outputs:
             raise ValueError(
                 f'RecursiveMixModel: layer {self.layer!r} of {type(self.module).__name__} did not run in '
@@ -308,7 +307,12 @@ def _dry_run(
         problem = f'layer {layer!r} of {name} does not run in a forward pass'
     else:
         got = ', '.join(str(tuple(t.shape)) for t in _tensors(wanted[-1])) or type(wanted[-1]).__name__
-        problem = f'the output of layer {layer!r} of {name} is {read.problem(wanted[-1])} (got {got})'
+        problem = f'the output of layer {layer!r} of {name} is no feature map for this image (got {got})'
+        if read.open_layout(wanted[-1]):
+            raise ValueError(
+                f'RecursiveMixModel: the output of layer {layer!r} of {name} may be of layout NCHW or NHWC, which its '
+                f'shape leaves open: set layout to one of them (got {got}).'
+            )
     raise ValueError(f'RecursiveMixModel: {problem}; {_candidates(maps, size)}.')
 
 
@@ -364,13 +368,9 @@ class _Reader:
         several = [reading for reading in found if reading.shape[1] * reading.shape[2] > 1]
         return min(several or found, key=lambda r: r.shape[1] * r.shape[2], default=None)
 
-    def problem(self, output: Any) -> str:
-        """Why an output has no reading."""
-        if self.layout is None and any(self._ambiguous(tensor) for tensor in _tensors(output)):
-            return "a map of 'NCHW' or 'NHWC' layout, which its shape leaves open: set layout to one of them"
-        if any(tensor.ndim == 3 for tensor in _tensors(output)):
-            return f'no map for an image of {self.height} x {self.width}: set prefix_tokens if these are tokens'
-        return 'no feature map'
+    def open_layout(self, output: Any) -> bool:
+        """Whether an output is a map whose channels could be first or last."""
+        return self.layout is None and any(self._ambiguous(tensor) for tensor in _tensors(output))
 
     def _read(self, index: int, tensor: torch.Tensor) -> Optional[_Reading]:
         if len(tensor) != 1 or not tensor.is_floating_point():

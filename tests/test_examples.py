@@ -1,0 +1,158 @@
+"""The examples, each on a few tiny images."""
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+
+from mmrm.utils.paths import in_checkout, shipped
+
+pytestmark = pytest.mark.skipif(not in_checkout(), reason='needs the source tree')
+FOLDER = Path(shipped()) / 'examples'
+EXAMPLES = ('plain_loop_timm', 'torchvision_recipe', 'lightning_module', 'huggingface_trainer')
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+    """Three classes of eight images, 40 x 40: noise around a colour of the class."""
+    folder, rng = tmp_path_factory.mktemp('data'), np.random.RandomState(0)
+    for split in ('train', 'val'):
+        for label, colour in enumerate(np.eye(3) * 160):
+            (folder / split / f'class{label}').mkdir(parents=True)
+            for index in range(8):
+                image = (colour + rng.randint(0, 80, (40, 40, 3))).astype(np.uint8)
+                Image.fromarray(image).save(folder / split / f'class{label}' / f'{index}.png')
+    return folder
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f'{name}.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def mixed(monkeypatch):
+    """The shares and losses of the batches that a run mixes."""
+    from mmrm.core import Consistency
+    seen, forward = [], Consistency.forward
+
+    def spy(self, mix, feature_map, logits):
+        loss = forward(self, mix, feature_map, logits)
+        seen.append((mix.lam, float(loss.detach())))
+        return loss
+
+    monkeypatch.setattr(Consistency, 'forward', spy)
+    return seen
+
+
+def shows_rm(mixed, epochs, steps):
+    """Every epoch starts unmixed; most of the other batches are mixed, and then there is a consistency loss."""
+    assert len(mixed) == epochs * steps
+    assert all(mixed[epoch * steps][0] == 0 for epoch in range(epochs))
+    shares = [lam for lam, _ in mixed if lam > 0]
+    assert len(shares) >= epochs * (steps - 1) // 2
+    assert all((loss > 0) == (lam > 0) for lam, loss in mixed)
+
+
+NETWORK = ['--model', 'shufflenet_v2_x0_5', '--layer', 'conv5']  # the smallest of torchvision's
+COMMON = ['--epochs', '2', '--batch-size', '4', '--size', '64']
+
+
+def environment():
+    paths = os.pathsep.join([str(shipped()), os.environ.get('PYTHONPATH', '')])
+    return {**os.environ, 'PYTHONPATH': paths}
+
+
+def test_each_is_short_and_there_are_no_others():
+    files = sorted(FOLDER.glob('*.py'))
+    assert [file.stem for file in files] == sorted(EXAMPLES)
+    assert all(len(file.read_text().splitlines()) < 100 for file in files)
+
+
+def test_plain_loop_timm(data, tmp_path, mixed):
+    timm = pytest.importorskip('timm')
+    out = tmp_path / 'model.pth'
+    example('plain_loop_timm').main([str(data), '--model', 'resnet10t', '--workers', '0', '--out', str(out), *COMMON])
+    shows_rm(mixed, epochs=2, steps=6)
+    timm.create_model('resnet10t', num_classes=3).load_state_dict(torch.load(out))
+
+
+def test_torchvision_recipe_resumes(data, tmp_path, mixed, capsys):
+    run, arguments = example('torchvision_recipe').main, [str(data), *NETWORK, '--workers', '0']
+    run([*arguments, *COMMON, '--out', str(tmp_path)])
+    shows_rm(mixed, epochs=2, steps=6)
+    torchvision.models.shufflenet_v2_x0_5(num_classes=3).load_state_dict(torch.load(tmp_path / 'model.pth'))
+    assert 'fc_roi' in str(torch.load(tmp_path / 'last.pth')['model'].keys())
+    run([*arguments, *COMMON, '--epochs', '3', '--out', str(tmp_path)])
+    shows_rm(mixed, epochs=3, steps=6)
+    assert [line.split(':')[0] for line in capsys.readouterr().out.splitlines()] == ['epoch 1', 'epoch 2', 'epoch 3']
+
+
+def test_torchvision_recipe_in_two_processes(data, tmp_path, free_port):
+    command = [sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_port', str(free_port),
+               str(FOLDER / 'torchvision_recipe.py'), str(data), *NETWORK, '--workers', '0', *COMMON,
+               '--epochs', '1', '--out', str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment())
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count('epoch 1: loss') == 1
+    torchvision.models.shufflenet_v2_x0_5(num_classes=3).load_state_dict(torch.load(tmp_path / 'model.pth'))
+
+
+def test_lightning_module(data, tmp_path, mixed):
+    pytest.importorskip('lightning')
+    out = tmp_path / 'model.pth'
+    trainer = example('lightning_module').main(
+        [str(data), *NETWORK, '--workers', '0', '--out', str(out), *COMMON], accelerator='cpu',
+        enable_progress_bar=False, default_root_dir=tmp_path, logger=False, num_sanity_val_steps=0)
+    shows_rm(mixed, epochs=2, steps=6)
+    assert 0 <= trainer.callback_metrics['val/accuracy'] <= 1 and 'train/consistency' in trainer.callback_metrics
+    torchvision.models.shufflenet_v2_x0_5(num_classes=3).load_state_dict(torch.load(out))
+
+
+# In a process of its own: here the folder tests/datasets would pass for Hugging Face's package of that name.
+HUGGING_FACE = '''
+import importlib.util, json, sys
+import transformers
+from mmrm.core import Consistency
+
+example, data, folder, *arguments = sys.argv[1:]
+config = transformers.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+                                image_size=64)
+transformers.ViTForImageClassification(config).save_pretrained(f'{folder}/start')
+spec = importlib.util.spec_from_file_location('example', example)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+mixed, forward = [], Consistency.forward
+
+def spy(self, mix, feature_map, logits):
+    loss = forward(self, mix, feature_map, logits)
+    mixed.append((mix.lam, float(loss.detach())))
+    return loss
+
+Consistency.forward = spy
+trainer = module.main([data, '--model', f'{folder}/start', '--layer', 'vit', '--out', f'{folder}/out', *arguments],
+                      use_cpu=True, disable_tqdm=True, gradient_accumulation_steps=2)
+assert not trainer.model_accepts_loss_kwargs  # else it would sum the accumulated losses, not average them
+assert [log['epoch'] for log in trainer.state.log_history if 'eval_accuracy' in log] == [1, 2]
+transformers.AutoModelForImageClassification.from_pretrained(f'{folder}/out/model')
+json.dump(mixed, open(f'{folder}/mixed.json', 'w'))
+'''
+
+
+def test_huggingface_trainer(data, tmp_path):
+    for name in ('transformers', 'accelerate'):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f'needs {name}')
+    command = [sys.executable, '-c', HUGGING_FACE, str(FOLDER / 'huggingface_trainer.py'), str(data), str(tmp_path)]
+    run = subprocess.run([*command, *COMMON], capture_output=True, text=True, cwd=tmp_path, env=environment())
+    assert run.returncode == 0, run.stderr
+    shows_rm(json.loads((tmp_path / 'mixed.json').read_text()), epochs=2, steps=6)

@@ -1,0 +1,568 @@
+"""RecursiveMixModel: RM around networks of other libraries, in loops of PyTorch's own."""
+import copy
+import io
+import pickle
+import subprocess
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import torchvision
+from torch import nn
+
+from mmrm import Consistency, RecursiveMix, RecursiveMixModel
+from mmrm.core import roi_mean
+
+
+def convnet(channels=16, classes=5, stride=4):
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, 8, 3, stride, 1), nn.BatchNorm2d(8), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(8, channels, 3, 2, 1), nn.BatchNorm2d(channels), nn.ReLU()),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+class Patches(nn.Module):
+    """Cuts an image into patches, as tokens with ``prefix`` learnt ones before them, or as an NHWC map."""
+
+    def __init__(self, channels=6, patch=8, prefix=0, nhwc=False):
+        super().__init__()
+        self.embed, self.nhwc = nn.Conv2d(3, channels, patch, patch), nhwc
+        self.prefix = nn.Parameter(torch.randn(1, prefix, channels))
+
+    def forward(self, images):
+        features = self.embed(images)
+        if self.nhwc:
+            return features.permute(0, 2, 3, 1)
+        tokens = features.flatten(2).transpose(1, 2)
+        return torch.cat([self.prefix.expand(len(tokens), -1, -1), tokens], dim=1)
+
+
+class Net(nn.Module):
+    """A layer ``body``, whose output is pooled over everything but samples and the last axis, and a linear one."""
+
+    def __init__(self, body, channels=6, classes=5, wrap=lambda logits: logits):
+        super().__init__()
+        self.body, self.fc, self.wrap = body, nn.Linear(channels, classes), wrap
+
+    def forward(self, images):
+        features = self.body(images)
+        while not isinstance(features, torch.Tensor):
+            features = features['last_hidden_state'] if isinstance(features, dict) else features[0]
+        return self.wrap(self.fc(features.flatten(1, -2).mean(1)))
+
+
+def small(**kwargs):
+    return RecursiveMixModel(convnet(), '1', input_size=32, alpha=1.0, rng=np.random.RandomState(0), **kwargs)
+
+
+def batches(number, size=(32, 32), samples=4, classes=5):
+    return [(torch.randn(samples, 3, *size), torch.randint(0, classes, (samples, ))) for _ in range(number)]
+
+
+def feature_map_of(model, images):
+    """The map that the consistency loss gets, for images that are not mixed."""
+    seen = []
+    model.consistency.register_forward_pre_hook(lambda _, args: seen.append(args[1]))
+    model.reset_history()
+    model.train()(images, torch.zeros(len(images), dtype=torch.long))
+    return seen[0]
+
+
+# What a step does.
+
+def test_the_loss_is_that_of_the_two_parts_by_hand():
+    model, data = small(omega=0.7), batches(4)
+    net, consistency = copy.deepcopy(model.module), copy.deepcopy(model.consistency)
+    rm = RecursiveMix(alpha=1.0, num_classes=5, rng=np.random.RandomState(0))
+    for images, labels in data:
+        mixed, scores, mix = rm.mix(images, labels)
+        features = net[:2](mixed)
+        logits = net[2:](features)
+        cross_entropy, region = F.cross_entropy(logits, scores), consistency(mix, features, logits)
+        loss = model(images, labels)
+        assert torch.equal(loss, cross_entropy + region)
+        assert torch.equal(model.losses['cross_entropy'], cross_entropy)
+        assert torch.equal(model.losses['consistency'], region) and model.losses['lam'] == mix.lam
+    assert region > 0 and not any(isinstance(part, torch.Tensor) and part.requires_grad
+                                  for part in model.losses.values())
+
+
+def test_without_labels_it_is_the_network_in_both_modes():
+    model, images = small(), torch.randn(4, 3, 32, 32)
+    for mode in (True, False):
+        model.train(mode)
+        assert torch.equal(model(images), copy.deepcopy(model.module)(images))
+
+
+def test_evaluation_with_labels_neither_mixes_nor_touches_the_history():
+    model, data = small(label_smoothing=0.1), batches(3)
+    model(*data[0])
+    kept = model.rm._history
+    model.eval()
+    loss = model(*data[1])
+    assert torch.equal(loss, F.cross_entropy(model.module(data[1][0]), data[1][1]))
+    assert model.rm._history is kept and set(model.losses) == {'cross_entropy'}
+
+
+def test_scores_give_what_their_labels_give():
+    model = small()
+    twin = copy.deepcopy(model)
+    for images, labels in batches(3):
+        assert torch.equal(model(images, labels), twin(images, F.one_hot(labels, 5)))
+
+
+def test_label_smoothing_is_of_the_loss_and_not_of_the_history():
+    smooth, plain, data = small(label_smoothing=0.1), small(), batches(2)
+    smooth.load_state_dict(plain.state_dict())
+    for images, labels in data:
+        smooth(images, labels), plain(images, labels)
+    assert torch.equal(smooth.rm._history.scores, plain.rm._history.scores)
+    logits, scores = smooth.rm._history.mix.prediction.log(), plain.rm._history.scores
+    assert torch.allclose(smooth.losses['cross_entropy'], F.cross_entropy(logits, scores, label_smoothing=0.1))
+    assert smooth.losses['cross_entropy'] != plain.losses['cross_entropy']
+
+
+def test_reset_history_leaves_the_next_batch_unmixed():
+    model, data = small(), batches(3)
+    model(*data[0]), model(*data[1])
+    assert model.losses['lam'] > 0
+    model.reset_history()
+    model(*data[2])
+    assert model.losses['lam'] == 0 and model.losses['consistency'] == 0
+
+
+# How it reads a network.
+
+@pytest.mark.parametrize('name, layer, channels', [
+    ('resnet18', 'layer4', 512), ('densenet121', 'features', 1024), ('mobilenet_v3_small', 'features', 576),
+    ('convnext_tiny', 'features', 768), ('swin_t', 'features', 768), ('swin_t', 'permute', 768)])
+def test_torchvision(name, layer, channels):
+    net = torchvision.models.get_model(name, num_classes=7, weights=None)
+    model = RecursiveMixModel(net, layer, input_size=64)
+    assert (model.in_channels, model.num_classes) == (channels, 7)
+    assert feature_map_of(model, torch.randn(2, 3, 64, 64)).shape == (2, channels, 2, 2)
+
+
+def test_torchvisions_vit_is_read_as_tokens_behind_a_class_token():
+    net = torchvision.models.VisionTransformer(32, 8, 1, 2, 16, 32, num_classes=7)
+    model = RecursiveMixModel(net, 'encoder', input_size=32)
+    images, tokens = torch.randn(2, 3, 32, 32), []
+    net.encoder.register_forward_hook(lambda _, __, output: tokens.append(output))
+    features = feature_map_of(model, images)
+    assert features.shape == (2, 16, 4, 4)
+    assert torch.equal(features[:, :, 1, 2], tokens[-1][:, 1 + 1 * 4 + 2])
+
+
+@pytest.mark.parametrize('body, size', [
+    (dict(nhwc=True), (32, 32)), (dict(nhwc=True), (32, 64)), (dict(prefix=0), (32, 32)), (dict(prefix=0), (32, 64)),
+    (dict(prefix=1), (32, 32)), (dict(prefix=1), (32, 64)), (dict(prefix=5), (32, 32)), (dict(prefix=2), (40, 48))])
+def test_a_map_is_the_same_in_every_layout(body, size):
+    net = Net(Patches(**body))
+    model = RecursiveMixModel(net, 'body', input_size=size)
+    images = torch.randn(2, 3, *size)
+    assert torch.allclose(feature_map_of(model, images), net.body.embed(images), atol=1e-6)
+
+
+def test_the_size_of_training_may_differ_from_the_dry_runs():
+    net = Net(Patches(prefix=1))
+    model = RecursiveMixModel(net, 'body', input_size=32)
+    images = torch.randn(2, 3, 24, 48)
+    assert torch.allclose(feature_map_of(model, images), net.body.embed(images), atol=1e-6)
+
+
+def test_timms_number_of_prefix_tokens_is_believed():
+    net = Net(Patches(prefix=5, patch=16))  # 2 x 2 + 5 tokens look like 3 x 3
+    assert RecursiveMixModel(copy.deepcopy(net), 'body', input_size=32)._reading.shape == (6, 3, 3)
+    assert RecursiveMixModel(copy.deepcopy(net), 'body', input_size=32, prefix_tokens=5)._reading.shape == (6, 2, 2)
+    net.num_prefix_tokens = 5
+    assert RecursiveMixModel(net, 'body', input_size=32)._reading.shape == (6, 2, 2)
+
+
+def test_a_layout_that_the_shape_leaves_open_is_asked_for():
+    net = Net(Patches(channels=4, nhwc=True), channels=4)  # 4 x 4 x 4
+    with pytest.raises(ValueError, match=r"layer 'body' of Net may be of layout NCHW or NHWC, .*"
+                       r": set layout to one of them \(got \(1, 4, 4, 4\)\).$"):
+        RecursiveMixModel(net, 'body', input_size=32)
+    model = RecursiveMixModel(net, 'body', input_size=32, layout='NHWC')
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.allclose(feature_map_of(model, images), net.body.embed(images), atol=1e-6)
+
+
+@pytest.mark.parametrize('output', [
+    lambda x: (x, torch.zeros(len(x), 3, 20, 20)),  # attention weights
+    lambda x: dict(last_hidden_state=x, pooler_output=x.mean((1, 2))[..., None, None]),
+    lambda x: [[x]]])
+def test_layers_that_return_more_than_a_tensor(output):
+
+    class Body(Patches):
+
+        def forward(self, images):
+            return output(super().forward(images))
+
+    net = Net(Body(nhwc=True))
+    model, images = RecursiveMixModel(net, 'body', input_size=32), torch.randn(2, 3, 32, 32)
+    assert torch.allclose(feature_map_of(model, images), net.body.embed(images), atol=1e-6)
+
+
+def test_of_a_pyramid_the_deepest_map_counts():
+
+    class Body(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.stages = nn.ModuleList([nn.Conv2d(3, 6, 4, 4), nn.Conv2d(6, 9, 2, 2)])
+
+        def forward(self, images):
+            first = self.stages[0](images)
+            return first, self.stages[1](first)
+
+    class Backbone(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.body, self.fc = Body(), nn.Linear(9, 5)
+
+        def forward(self, images):
+            return self.fc(self.body(images)[-1].mean((2, 3)))
+
+    assert RecursiveMixModel(Backbone(), 'body', input_size=32)._reading.shape == (9, 4, 4)
+
+
+class Output(NamedTuple):
+    logits: torch.Tensor
+    aux_logits: torch.Tensor
+
+
+@pytest.mark.parametrize('wrap', [
+    lambda z: dict(logits=z), lambda z: Output(z, z * 2), lambda z: (z, z * 2), lambda z: [z]])
+def test_networks_that_return_more_than_logits(wrap):
+    net = Net(Patches(nhwc=True), wrap=wrap)
+    model, images = RecursiveMixModel(net, 'body', input_size=32), torch.randn(2, 3, 32, 32)
+    assert model.num_classes == 5
+    assert torch.equal(model(images), net.fc(net.body(images).flatten(1, 2).mean(1)))
+    model(images, torch.tensor([1, 2])).backward()
+
+
+def test_images_of_one_channel():
+    net = nn.Sequential(nn.Conv2d(1, 6, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
+    model = RecursiveMixModel(net, '0', input_size=(1, 28, 28))
+    model(torch.randn(2, 1, 28, 28), torch.tensor([0, 4])).backward()
+
+
+@pytest.mark.parametrize('name, layer, shape, options', [
+    ('resnet18', 'layer4', (512, 2, 2), {}), ('convnext_atto', 'stages', (320, 2, 2), {}),
+    ('vit_tiny_patch16_224', 'norm', (192, 4, 4), dict(img_size=64)),
+    ('deit_tiny_distilled_patch16_224', 'norm', (192, 4, 4), dict(img_size=64)),
+    ('swin_tiny_patch4_window7_224', 'norm', (768, 2, 2), dict(img_size=64, window_size=2))])
+def test_timm(name, layer, shape, options):
+    timm = pytest.importorskip('timm')
+    model = RecursiveMixModel(timm.create_model(name, num_classes=5, **options), layer, input_size=64)
+    assert model._reading.shape == shape and model.num_classes == 5
+    for images, labels in batches(2, (64, 64), samples=2):
+        model(images, labels).backward()
+    assert model.losses['consistency'] > 0
+
+
+@pytest.mark.parametrize('name, layer, shape, options', [
+    ('ResNet', 'resnet', (32, 2, 2), dict(embedding_size=8, hidden_sizes=[8, 8, 16, 32], depths=[1] * 4)),
+    ('ViT', 'vit', (32, 4, 4), dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+                                    image_size=64)),
+    ('Swin', 'swin', (32, 8, 8), dict(image_size=64, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4))])
+def test_hugging_face(name, layer, shape, options):
+    transformers = pytest.importorskip('transformers')
+    config = getattr(transformers, f'{name}Config')(num_labels=5, **options)
+    net = getattr(transformers, f'{name}ForImageClassification')(config)
+    model = RecursiveMixModel(net, layer, input_size=64)
+    assert model._reading.shape == shape and model.num_classes == 5
+    for images, labels in batches(2, (64, 64), samples=2):
+        model(images, labels).backward()
+    assert model.losses['consistency'] > 0
+
+
+# What it leaves alone.
+
+def test_the_dry_run_leaves_no_trace():
+    net = nn.Sequential(*convnet(), nn.Dropout())
+    net[0][1].eval()  # somebody's frozen statistics
+    before, modes = copy.deepcopy(net.state_dict()), [module.training for module in net.modules()]
+    torch.manual_seed(3)
+    Consistency(16, 5)  # the layer of RM draws its weights, as any layer does
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    RecursiveMixModel(net, '1', input_size=32)
+    assert torch.equal(torch.rand(3), expected)
+    assert modes == [module.training for module in net.modules()]
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert not any(module._forward_hooks for module in net.modules())
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_the_random_state_survives_a_network_that_draws_in_evaluation():
+
+    class Noisy(nn.Sequential):
+
+        def forward(self, images):
+            return super().forward(images + torch.randn_like(images))
+
+    net = Noisy(*convnet())
+    torch.manual_seed(3)
+    Consistency(16, 5)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    RecursiveMixModel(net, '1', input_size=32)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_state_dict_holds_the_network_and_fc_roi_alone():
+    model = small()
+    for images, labels in batches(2):
+        model(images, labels)
+    names = {f'module.{name}' for name in model.module.state_dict()}
+    assert set(model.state_dict()) == names | {'consistency.fc_roi.weight', 'consistency.fc_roi.bias'}
+    convnet().load_state_dict(model.module.state_dict())
+
+
+def through_pickle(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize('duplicate', [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), through_pickle],
+                         ids=['deepcopy', 'pickle', 'torch.save'])
+def test_a_copy_trains_on_its_own_network(duplicate):
+    model, data = small(), batches(4)
+    model(*data[0]), model(*data[1])
+    twin = duplicate(model)
+    assert twin.rm._history is None and model.rm._history is not None
+    assert twin.rm is not model.rm
+    before = model.rm._history
+    twin(*data[2])
+    twin(*data[3]).backward()
+    assert twin.losses['consistency'] > 0 and model.rm._history is before
+    assert all(parameter.grad is not None for parameter in twin.parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_an_averaged_copy_of_the_network_drags_nothing_along():
+    model = small()
+    for images, labels in batches(2):
+        model(images, labels)
+    average = torch.optim.swa_utils.AveragedModel(model.module)
+    average.update_parameters(model.module)
+    assert set(dict(average.named_modules())) == {'', 'module', *(f'module.{name}' for name, _ in
+                                                                  model.module.named_modules() if name)}
+    assert not any(module._forward_hooks for module in average.modules())
+
+
+# Loops.
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_autocast(dtype):
+    model, losses = small(omega=0.5), []
+    for images, labels in batches(3):
+        with torch.autocast('cpu', dtype=dtype):
+            losses.append(model(images, labels))
+        losses[-1].backward()
+    assert model.losses['consistency'] > 0
+    assert all(loss.dtype == torch.float32 and loss.isfinite() for loss in losses)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_network_in_bfloat16_itself():
+    model = RecursiveMixModel(convnet().bfloat16(), '1', input_size=32, alpha=1.0)
+    for images, labels in batches(2):
+        loss = model(images.bfloat16(), labels)
+    loss.backward()
+    assert loss.dtype == torch.float32 and model.losses['consistency'] > 0
+
+
+def test_gradients_accumulate_over_batches():
+    model, data = small(), batches(3)
+    twin = copy.deepcopy(model)
+    twin.rm.rng = copy.deepcopy(model.rm.rng)
+    for images, labels in data:
+        (model(images, labels) / 3).backward()
+    sum(twin(images, labels) for images, labels in data).div(3).backward()
+    for one, other in zip(model.parameters(), twin.parameters()):
+        assert torch.allclose(one.grad, other.grad, atol=1e-6)
+
+
+def test_the_region_of_the_map_reaches_the_network():
+    model, data = small(omega=1.0), batches(2)
+    model(*data[0])
+    with torch.no_grad():
+        model.module[4].weight.zero_()  # the cross entropy has no gradient for the map any more
+    model(*data[1]).backward()
+    assert model.module[0][0].weight.grad.abs().sum() > 0
+
+
+def test_omega_0_has_no_layer_and_no_consistency():
+    model = small(omega=0)
+    for images, labels in batches(2):
+        loss = model(images, labels)
+    assert loss == model.losses['cross_entropy'] and model.losses['lam'] > 0
+    assert set(model.state_dict()) == {f'module.{name}' for name in model.module.state_dict()}
+
+
+def _ddp_worker(rank, port, folder):
+    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = RecursiveMixModel(convnet(), '1', input_size=32, alpha=1.0, omega=0.5, rng=np.random.RandomState(rank))
+    ddp = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    torch.manual_seed(rank)
+    mixed = []
+    for step, (images, labels) in enumerate(batches(8)):
+        if step % 3 == rank:  # one process mixes and the other does not
+            model.reset_history()
+        optimizer.zero_grad()
+        ddp(images, labels).backward()
+        optimizer.step()
+        mixed.append(model.losses['lam'] > 0)
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    torch.save(dict(mixed=mixed, weights=weights, logits=ddp.eval()(torch.ones(1, 3, 32, 32))), f'{folder}/{rank}.pth')
+    dist.destroy_process_group()
+
+
+def test_ddp_needs_no_search_for_unused_parameters(tmp_path, free_port):
+    torch.multiprocessing.spawn(_ddp_worker, (free_port, str(tmp_path)), nprocs=2)
+    one, other = (torch.load(tmp_path / f'{rank}.pth') for rank in range(2))
+    assert torch.equal(one['weights'], other['weights'])
+    assert any(a != b for a, b in zip(one['mixed'], other['mixed'])) and any(one['mixed'])
+    assert one['logits'].shape == (1, 5)
+
+
+# What it refuses.
+
+def test_a_wrong_layer_is_answered_with_the_right_ones():
+    net = torchvision.models.resnet18(num_classes=5)
+    with pytest.raises(ValueError, match=r"ResNet has no layer 'layer5'; layers with a map, last first: "
+                       r"'layer4' \(512 channels, 2 x 2\), 'layer3' \(256 channels, 4 x 4\)"):
+        RecursiveMixModel(net, 'layer5', input_size=64)
+    with pytest.raises(ValueError, match=r"layer 'fc' of ResNet is no feature map for this image \(got \(1, 5\)\); "
+                       r".*'layer4'"):
+        RecursiveMixModel(net, 'fc', input_size=64)
+    net.idle = nn.Identity()
+    with pytest.raises(ValueError, match=r"layer 'idle' of ResNet does not run in a forward pass; .*'layer4'"):
+        RecursiveMixModel(net, 'idle', input_size=64)
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+def test_a_wrong_input_size_is_named():
+    net = torchvision.models.VisionTransformer(32, 8, 1, 2, 16, 32, num_classes=7)
+    with pytest.raises(ValueError, match=r'VisionTransformer fails on an input of 3 x 224 x 224 \(Wrong image height.*'
+                       r'Set input_size'):
+        RecursiveMixModel(net, 'encoder')
+    assert net.training
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (dict(layer='4', layout='HWC'), "layout='HWC' must be None or one of"),
+    (dict(prefix_tokens=-1), 'prefix_tokens=-1 must be'),
+    (dict(label_smoothing=1.5), r'label_smoothing=1.5 must be a number in \[0, 1\)'),
+    (dict(input_size=(3, 32, 32, 1)), r'input_size=\(3, 32, 32, 1\) must be'),
+    (dict(num_classes=7), 'num_classes=7, but Sequential gives 5 logits'),
+    (dict(alpha=2), 'alpha=2 must be'),
+    (dict(omega=-1), 'omega=-1 must be')])
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        RecursiveMixModel(convnet(), **{'layer': '1', 'input_size': 32, **arguments})
+
+
+def test_what_is_no_classifier_is_refused():
+    with pytest.raises(TypeError, match=r'module must be a torch.nn.Module, not str'):
+        RecursiveMixModel('resnet18')
+    with pytest.raises(ValueError, match=r'must return logits of shape \(N, num_classes\).*shape \(1, 16, 4, 4\)'):
+        RecursiveMixModel(convnet()[:2], '1', input_size=32)
+
+
+def test_a_layer_that_is_skipped_in_training_is_named():
+
+    class Skips(nn.Sequential):
+
+        def forward(self, images):
+            return super().forward(images) if not self.training else images.new_zeros(len(images), 5)
+
+    model = RecursiveMixModel(Skips(*convnet()), '1', input_size=32)
+    with pytest.raises(ValueError, match="layer '1' of Skips did not run"):
+        model(*batches(1)[0])
+
+
+def test_tokens_that_make_no_grid_are_named():
+    model = RecursiveMixModel(Net(Patches(prefix=1)), 'body', input_size=32, prefix_tokens=1)
+    model._reading = model._reading._replace(prefix=0)
+    with pytest.raises(ValueError, match="the 17 tokens of layer 'body', after 0 prefix tokens, make no grid"):
+        model(*batches(1)[0])
+
+
+def test_data_parallel_is_refused():
+    model = small()
+    model._is_replica = True
+    with pytest.raises(ValueError, match='Use DistributedDataParallel'):
+        model(*batches(1)[0])
+
+
+# Without OpenMMLab.
+
+WITHOUT = '''
+import sys
+for name in ('mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg', 'rich', 'matplotlib', 'scipy', 'safetensors'):
+    sys.modules[name] = None
+import torch
+import mmrm
+from mmrm import Box, Consistency, Mix, RecursiveMix, RecursiveMixModel
+from torch import nn
+net = nn.Sequential(nn.Conv2d(3, 6, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+model = RecursiveMixModel(net, '0', input_size=16)
+for _ in range(2):
+    model(torch.randn(2, 3, 16, 16), torch.tensor([0, 2])).backward()
+assert sorted(mmrm.__all__) == ['Box', 'Consistency', 'Mix', 'RecursiveMix', 'RecursiveMixModel', '__version__']
+for name in ('RMConsistencyHead', 'RMDataPreprocessor', 'hooks', 'weights'):
+    try:
+        getattr(mmrm, name)
+    except ImportError as error:
+        message = str(error)
+        assert message.startswith(f'mmrm.{name} needs OpenMMLab, and mmengine, mmcv, mmpretrain cannot be found')
+    else:
+        raise SystemExit(f'{name} came from somewhere')
+try:
+    from mmrm import RMConsistencyHead
+except ImportError as error:
+    print(error)
+assert not hasattr(mmrm, 'nonsense')
+'''
+
+
+def test_it_imports_and_trains_on_torch_and_numpy_alone():
+    run = subprocess.run([sys.executable, '-c', WITHOUT], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert 'pip install .[openmmlab]' in run.stdout
+
+
+def test_the_registries_build_the_same_class():
+    from mmpretrain.registry import BATCH_AUGMENTS
+
+    import mmrm
+    from mmrm import core
+    assert mmrm.RecursiveMix is core.RecursiveMix
+    assert BATCH_AUGMENTS.get('RecursiveMix') is core.RecursiveMix
+
+
+def test_region_means_of_tokens_are_those_of_the_map():
+    """The box finds its place in the image also where the map was folded from tokens."""
+    net = Net(Patches(prefix=1, patch=4))
+    with torch.no_grad():
+        net.body.embed.weight.fill_(1 / 48), net.body.embed.bias.zero_()
+    model = RecursiveMixModel(net, 'body', input_size=32)
+    images = torch.zeros(1, 3, 32, 32)
+    images[:, :, 8:16, 16:32] = 1
+    features = feature_map_of(model, images)
+    from mmrm.core import Box
+    assert roi_mean(features, Box(16, 8, 32, 16), (32, 32)).min() > 0.7
+    assert roi_mean(features, Box(0, 16, 16, 32), (32, 32)).abs().max() < 0.3
