@@ -30,7 +30,7 @@ if not _MISSING:
     from . import datasets, weights
     from .engine import hooks, schedulers
     from .engine.optim_wrapper import BFloat16OptimWrapper
-    from .models import backbones, batch_augments
+    from .models import backbones
     from .models.data_preprocessor import RMDataPreprocessor, reset_history
     from .models.heads import RMConsistencyHead
     from .models.regularisers import bind_augments

@@ -1,11 +1,14 @@
-"""What a user installs: a wheel with configs and tools in it, and no word of either stack as a hard requirement."""
+"""What a user installs: a wheel with configs and tools in it, torch and numpy required, OpenMMLab as an extra."""
+import importlib.util
 import shutil
 import subprocess
 import sys
 import zipfile
 from email.parser import Parser
+from pathlib import Path
 
 import pytest
+import torch
 
 from mmrm import __version__
 from mmrm.utils.paths import in_checkout, shipped
@@ -43,6 +46,14 @@ def test_configs_and_tools_ship_in_the_wheel(wheel):
     assert 'mmrm/.mim/model-index.yml' in names
 
 
+def test_data_and_the_mark_of_types_ship_in_the_wheel(wheel):
+    package = shipped() / 'mmrm'
+    data = {path.relative_to(shipped()).as_posix() for path in package.rglob('*')
+            if path.is_file() and path.suffix != '.pyc' and '.mim' not in path.parts}
+    assert 'mmrm/py.typed' in data
+    assert data <= set(wheel.namelist())
+
+
 def test_a_source_distribution_makes_the_same_wheel(source, wheel, tmp_path):
     subprocess.run([sys.executable, 'setup.py', '-q', 'sdist', '--dist-dir', str(tmp_path)], cwd=source, check=True,
                    capture_output=True)
@@ -54,7 +65,8 @@ def test_a_source_distribution_makes_the_same_wheel(source, wheel, tmp_path):
 def test_the_stacks_are_extras(wheel):
     metadata = Parser().parsestr(wheel.read(f'mmrm-{__version__}.dist-info/METADATA').decode())
     hard = [line for line in metadata.get_all('Requires-Dist') if 'extra ==' not in line]
-    assert not any('mm' in line or 'torch' in line for line in hard)
+    assert {'torch', 'numpy'} <= set(hard), 'unpinned'
+    assert not any('mm' in line for line in hard)
     for extra, package in (('openmmlab', 'mmpretrain==1.2.0'), ('onedl', 'onedl-mmpretrain==1.3.6')):
         lines = [line for line in metadata.get_all('Requires-Dist') if f'extra == "{extra}"' in line]
         assert any(line.startswith(package) for line in lines)
@@ -78,3 +90,59 @@ print(mmrm.__file__, paths.default_work_dir(path))
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip().endswith(f'{tmp_path}/work_dirs/rm/resnet50_8xb64_in1k')
     assert str(tmp_path / 'site') in run.stdout
+
+
+LOOP = '''
+import importlib.util
+assert not any(map(importlib.util.find_spec, ('mmengine', 'mmcv', 'mmpretrain', 'rich', 'matplotlib', 'scipy')))
+import mmrm
+import torch
+from mmrm import Consistency, RecursiveMix, RecursiveMixModel
+from torch import nn
+net = nn.Sequential(nn.Conv2d(3, 6, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
+model = RecursiveMixModel(net, layer='0', input_size=32, alpha=1.0)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    loss = model(torch.randn(4, 3, 32, 32), torch.randint(0, 5, (4, )))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+assert all(parameter.grad is not None for parameter in model.parameters())
+try:
+    from mmrm import RMConsistencyHead
+except ImportError as error:
+    print(error)
+print(mmrm.__file__)
+'''
+# torch and numpy, and what the two import: no OpenMMLab, and nothing of mmrm's further requirements.
+BARE = ('torch', 'torchgen', 'functorch', 'numpy', 'numpy.libs', 'typing_extensions.py', 'filelock', 'sympy', 'mpmath',
+        'networkx', 'jinja2', 'markupsafe', 'fsspec', 'triton', 'nvidia', 'cuda', 'setuptools', '_distutils_hack')
+
+
+@pytest.mark.slow
+def test_a_wheel_trains_in_an_environment_without_openmmlab(wheel, tmp_path):
+    """A fresh virtual environment: the wheel installed by pip, torch and numpy as links to this environment's."""
+    venv, links = tmp_path / 'venv', tmp_path / 'links'
+    subprocess.run([sys.executable, '-m', 'venv', str(venv)], check=True, capture_output=True)
+    python = venv / 'bin' / 'python'
+    subprocess.run([str(python), '-m', 'pip', 'install', '-q', '--no-deps', '--no-index', wheel.filename], check=True,
+                   capture_output=True, cwd=tmp_path)
+    packages = Path(torch.__file__).parents[1]
+    links.mkdir()
+    for name in BARE:
+        if (packages / name).exists():
+            (links / name).symlink_to(packages / name)
+    (next(venv.glob('lib/python*/site-packages')) / 'bare.pth').write_text(f'{links}\n')
+    run = subprocess.run([str(python), '-c', LOOP], cwd=tmp_path, capture_output=True, text=True,
+                         env={'PATH': '/usr/bin:/bin', 'HOME': str(tmp_path), 'OMP_NUM_THREADS': '1'})
+    assert run.returncode == 0, run.stderr
+    assert 'mmrm.RMConsistencyHead needs OpenMMLab' in run.stdout
+    assert run.stdout.strip().splitlines()[-1].startswith(str(venv))
+
+
+def test_the_import_costs_little_beyond_torch():
+    spec = importlib.util.spec_from_file_location('import_time', shipped() / 'benchmarks' / 'import_time.py')
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    # The least of two: a busy machine adds, it takes nothing away.
+    assert min(own for _, own in benchmark.measure(2)) < benchmark.LIMIT
