@@ -63,6 +63,7 @@ if __name__ == '__main__':
             'openmmlab': requirements('torch') + requirements('openmmlab'),
             'onedl': requirements('torch') + requirements('onedl'),
             'analysis': requirements('analysis'),
+            'puzzlemix': requirements('puzzlemix'),
             'tests': requirements('tests'),
         },
         zip_safe=False,

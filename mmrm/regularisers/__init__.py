@@ -8,8 +8,10 @@ from .feature_cutmix import box_mask, draw_box, feature_cutmix
 from .labels import mix_labels
 from .manifold_mixup import manifold_mixup
 from .moex import exchange_moments, moments
+from .puzzlemix import puzzle_mix, saliency_map
+from .stylecutmix import class_distances, style_cut_mix
 
 __all__ = [
-    'box_mask', 'draw_box', 'drop_block', 'exchange_moments', 'feature_cutmix', 'gamma', 'keep_rate', 'manifold_mixup',
-    'mix_labels', 'moments'
+    'box_mask', 'class_distances', 'draw_box', 'drop_block', 'exchange_moments', 'feature_cutmix', 'gamma', 'keep_rate',
+    'manifold_mixup', 'mix_labels', 'moments', 'puzzle_mix', 'saliency_map', 'style_cut_mix'
 ]

@@ -5,8 +5,10 @@ from .feature_cutmix import FeatureCutMix
 from .layer_mix import LayerMix
 from .manifold_mixup import ManifoldMixup
 from .moex import CutMixMoEx, MoEx
+from .puzzlemix import PuzzleMix
+from .stylecutmix import StyleCutMix
 
 __all__ = [
-    'BoundAugment', 'CutMixMoEx', 'DropBlock', 'FeatureCutMix', 'LayerMix', 'ManifoldMixup', 'MoEx', 'bind_augments',
-    'bound_augments', 'unbind_augments'
+    'BoundAugment', 'CutMixMoEx', 'DropBlock', 'FeatureCutMix', 'LayerMix', 'ManifoldMixup', 'MoEx', 'PuzzleMix',
+    'StyleCutMix', 'bind_augments', 'bound_augments', 'unbind_augments'
 ]

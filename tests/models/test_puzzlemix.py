@@ -1,0 +1,455 @@
+"""PuzzleMix against slow, literal readings of its paper, an exact solver of its masks, and in training."""
+import copy
+import itertools
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import batch, classifier, step
+from mmengine.config import Config
+from mmengine.optim import OptimWrapper
+from mmpretrain.registry import BATCH_AUGMENTS, MODELS
+
+from mmrm import bind_augments
+from mmrm.models.regularisers import PuzzleMix
+from mmrm.regularisers.labels import mix_labels
+from mmrm.regularisers.puzzlemix import (
+    Energies,
+    cut_masks,
+    graph_cut,
+    mask_energies,
+    pool_saliency,
+    puzzle_mix,
+    saliency_map,
+    transport,
+    transport_plan,
+)
+from mmrm.utils.errors import UserError, UserValueError
+
+CONFIG = Path(__file__).parents[2] / 'configs' / 'puzzlemix' / 'resnet50_8xb64_in1k.py'
+HEAD = dict(type='LinearClsHead', num_classes=5, in_channels=64, loss=dict(type='CrossEntropyLoss'))
+
+
+def energy(labels, unary, down, right):
+    """What a labelling costs, shape ``(n, n)``."""
+    steps = unary.shape[-1] - 1
+    share = 1 - labels / steps
+    total = sum(unary[row, column, labels[row, column]] for row, column in np.ndindex(labels.shape))
+    total += (down * (share[:-1] - share[1:])**2).sum()
+    return total + (right * (share[:, :-1] - share[:, 1:])**2).sum()
+
+
+def solve_exactly(unary, down, right):
+    """The cheapest labels of all, by dynamic programming over rows; for grids of up to 4 x 4 blocks."""
+    height, width, number = unary.shape
+    rows = np.array(list(itertools.product(range(number), repeat=width)))
+    share = 1 - rows / (number - 1)
+    inner = [unary[row, np.arange(width), rows].sum(1) + ((share[:, :-1] - share[:, 1:])**2 * right[row]).sum(1)
+             for row in range(height)]
+    best, choice = inner[0], []
+    for row in range(1, height):
+        table = best[:, None] + ((share[:, None] - share)**2 * down[row - 1]).sum(-1)
+        choice.append(table.argmin(0))
+        best = table.min(0) + inner[row]
+    last = [int(best.argmin())]
+    for pointers in reversed(choice):
+        last.insert(0, int(pointers[last[0]]))
+    return rows[last]
+
+
+def augment(**options):
+    """PuzzleMix that needs no graph cut, for images that are not cut finer than 4 x 4."""
+    options = {'blocks': (2, 4), **options}
+    made = BATCH_AUGMENTS.build(dict(type='PuzzleMix', **options))
+    made.solve = solve_exactly
+    return made
+
+
+def net(augments, probs=None, **options):
+    options = {'preprocessor': 'ClsDataPreprocessor', 'head': HEAD, **options}
+    model = classifier(augments=augments, probs=probs, **options)
+    if options['preprocessor'] == 'ClsDataPreprocessor':
+        model.neck = MODELS.build(dict(type='GlobalAveragePooling'))
+    return model
+
+
+# ---------------------------------------------------------------------------------------------------------- saliency
+def small_model():
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Dropout(0.5),
+        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 5))
+
+
+def test_saliency_is_the_root_mean_square_of_the_input_gradient():
+    model, images = small_model(), torch.randn(3, 3, 8, 8)
+    model[1].running_mean.normal_()
+    scores = F.one_hot(torch.tensor([1, 4, 0]), 5)
+    found = saliency_map(model, images, scores, model)
+    reference = copy.deepcopy(model).eval()
+    for sample in range(3):
+        x = images[sample:sample + 1].clone().requires_grad_()
+        F.cross_entropy(reference(x), scores[sample:sample + 1].argmax(1)).backward()
+        assert torch.allclose(found[sample], (x.grad[0]**2).mean(0).sqrt(), rtol=1e-4, atol=1e-9)
+
+
+def test_the_saliency_pass_leaves_no_trace():
+    model = small_model().train()
+    model[1].eval()  # frozen by the user
+    model(torch.randn(4, 3, 8, 8)).sum().backward()
+    for parameter in model.parameters():
+        parameter.grad.normal_()  # gradients that were accumulated so far
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    buffers, flags = copy.deepcopy(dict(model.named_buffers())), [module.training for module in model.modules()]
+    numpy_state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()
+    images = torch.randn(4, 3, 8, 8)
+    torch.set_rng_state(torch_state)
+    saliency_map(model, images, F.one_hot(torch.arange(4), 5), model)
+    assert all(parameter.grad.equal(before) for parameter, before in zip(model.parameters(), gradients))
+    assert all(value.equal(buffers[name]) for name, value in model.named_buffers())
+    assert [module.training for module in model.modules()] == flags
+    assert torch.get_rng_state().equal(torch_state) and (np.random.get_state()[1] == numpy_state).all()
+    assert not images.requires_grad
+
+
+def test_flags_come_back_also_when_the_model_fails():
+    model = small_model().train()
+    with pytest.raises(RuntimeError):
+        saliency_map(model, torch.randn(2, 4, 8, 8), torch.zeros(2, 5), model)
+    assert all(module.training for module in model.modules())
+
+
+def test_gradients_of_parameters_are_not_even_computed():
+    model = small_model()
+    model[0].weight.register_hook(lambda gradient: pytest.fail('a gradient of a parameter'))
+    saliency_map(model, torch.randn(2, 3, 8, 8), F.one_hot(torch.arange(2), 5), model)
+
+
+def test_a_sample_without_saliency_counts_the_same_everywhere():
+    saliency = torch.rand(3, 8, 8)
+    saliency[1], saliency[2, 0, 0] = 0, math.inf
+    pooled = pool_saliency(saliency, 4)
+    assert torch.allclose(pooled.sum(dim=(1, 2)), torch.ones(3))
+    assert (pooled[1:] == 1 / 16).all()
+    assert torch.allclose(pooled[0, 1, 2], saliency[0, 2:4, 4:6].sum() / saliency[0].sum())
+
+
+# -------------------------------------------------------------------------------------------------------------- mask
+def literal_energy(mask, own, partner, lam, beta, gamma, eta, cell):
+    """The paper's objective of a mask of 0 and 1 (1: the sample itself), with the scales of the authors' code.
+
+    ``own`` and ``partner`` are pixels and pooled saliency.
+    """
+    blocks, side = len(mask), own[0].shape[-1] // len(mask)
+    images, total = {1: own[0], 0: partner[0]}, 0.
+    for row, column in np.ndindex(mask.shape):
+        shown = mask[row, column]
+        total += float((partner if shown else own)[1][row, column])  # what is hidden is lost
+        total -= eta / blocks**2 * math.log((lam**2 if shown else (1 - lam)**2) + 1e-8)
+        for other_row, other_column in ((row + 1, column), (row, column + 1)):
+            if max(other_row, other_column) == blocks:
+                continue
+            other = mask[other_row, other_column]
+            total += beta / blocks / 16 * (shown != other)
+            differences = []
+            for begin in range(0, side, cell):
+                if other_row > row:
+                    along = slice(column * side + begin, column * side + begin + cell)
+                    a = images[shown][:, other_row * side - cell:other_row * side, along]
+                    b = images[other][:, other_row * side:other_row * side + cell, along]
+                else:
+                    along = slice(row * side + begin, row * side + begin + cell)
+                    a = images[shown][:, along, other_column * side - cell:other_column * side]
+                    b = images[other][:, along, other_column * side:other_column * side + cell]
+                differences += [abs(float(x.mean() - y.mean())) for x, y in zip(a, b)]
+            total += beta * gamma / blocks / 16 * sum(differences) / len(differences)
+    return total
+
+
+@pytest.mark.parametrize('cell, size', [(2, 12), (1, 12), (4, 18)])
+def test_energies_of_masks_are_the_papers_but_for_a_constant(cell, size):
+    pixels, lam, index = torch.rand(2, 3, size, size), 0.3, torch.tensor([1, 0])
+    pooled = pool_saliency(torch.rand(2, size, size)**4, 3)
+    settings = dict(beta=1.7, gamma=0.9, eta=0.2)
+    terms = [term[0].double().numpy() for term in mask_energies(
+        pooled, pixels, index, lam, neighbour_size=cell, **settings)]
+    offsets = []
+    for bits in itertools.islice(itertools.product((0, 1), repeat=9), 0, 512, 7):
+        mask = np.array(bits).reshape(3, 3)
+        literal = literal_energy(mask, (pixels[0], pooled[0]), (pixels[1], pooled[1]), lam,
+                                 cell=math.gcd(cell, size // 3), **settings)
+        offsets.append(energy(2 * (1 - mask), *terms) - literal)
+    assert np.ptp(offsets) < 1e-5
+
+
+def test_a_half_costs_the_mean_and_a_quarter_of_the_seam():
+    pooled = pool_saliency(torch.rand(1, 8, 8), 4)
+    terms = mask_energies(pooled, torch.rand(1, 3, 8, 8), torch.tensor([0]), 0.5, eta=0.)
+    assert torch.allclose(terms.unary[..., 1], (terms.unary[..., 0] + terms.unary[..., 2]) / 2)
+    none, labels = np.zeros((4, 4, 3)), np.zeros((4, 4), int)
+    labels[:2] = 1
+    whole = energy(2 * labels, none, *(term[0].double().numpy() for term in terms[1:]))
+    assert energy(labels, none, *(term[0].double().numpy() for term in terms[1:])) == pytest.approx(whole / 4)
+
+
+def test_the_prior_is_binomial():
+    terms = [mask_energies(torch.full((1, 2, 2), 0.25), torch.zeros(1, 3, 4, 4), torch.tensor([0]), 0.3, labels=4,
+                           eta=eta).unary[0, 0, 0] for eta in (0., 1.)]
+    wanted = [0.3**3, 3 * 0.3**2 * 0.7, 3 * 0.3 * 0.7**2, 0.7**3]
+    assert torch.allclose(terms[1] - terms[0], -torch.tensor(wanted).log() / 4, atol=1e-5)
+
+
+def random_terms(blocks, seed):
+    generator = torch.Generator().manual_seed(seed)
+    pooled = pool_saliency(torch.rand(2, 16, 16, generator=generator)**3, blocks)
+    pixels = torch.rand(2, 3, 16, 16, generator=generator)
+    terms = mask_energies(pooled, pixels, torch.tensor([1, 0]), torch.rand((), generator=generator).item())
+    return [term[0].double().numpy() for term in terms]
+
+
+def test_the_tests_solver_is_exact():
+    for seed in range(5):
+        terms = random_terms(2, seed)
+        all_of_them = [np.array(labels).reshape(2, 2) for labels in itertools.product(range(3), repeat=4)]
+        assert energy(solve_exactly(*terms), *terms) == pytest.approx(min(energy(each, *terms) for each in all_of_them))
+
+
+@pytest.mark.parametrize('blocks', [2, 4])
+def test_the_graph_cut_finds_the_cheapest_masks(blocks):
+    pytest.importorskip('gco')
+    above = []
+    for seed in range(30):
+        terms = random_terms(blocks, seed)
+        exact, found = energy(solve_exactly(*terms), *terms), energy(graph_cut(*terms), *terms)
+        above.append((found - exact) / abs(exact))
+    # Swaps end in a local minimum: nearly always the global one, never far from it.
+    assert min(above) > -1e-6 and max(above) < 0.02 and np.mean(np.array(above) < 1e-5) > 0.8
+
+
+def test_the_graph_cut_bears_all_saliency_in_one_block():
+    pytest.importorskip('gco')
+    saliency = torch.full((2, 32, 32), 1e-12)
+    saliency[0, :2, :2], saliency[1, -2:, -2:] = 1, 1
+    terms = mask_energies(pool_saliency(saliency, 16), torch.zeros(2, 3, 32, 32), torch.tensor([1, 0]), 0.5)
+    mask = cut_masks(terms)
+    assert mask[0, 0, 0] == 1 and mask[0, -1, -1] == 0
+
+
+@pytest.mark.parametrize('solve', [solve_exactly, graph_cut], ids=['exact', 'gco'])
+def test_disjoint_salient_halves_are_both_shown_whole(solve):
+    if solve is graph_cut:
+        pytest.importorskip('gco')
+    saliency = torch.full((2, 32, 32), 1e-3)
+    saliency[0, :, :16], saliency[1, :, 16:] = 1, 1
+    images = torch.stack([torch.full((3, 32, 32), 0.2), torch.full((3, 32, 32), 0.8)])
+    mixed, share = puzzle_mix(images, images, saliency, torch.tensor([1, 0]), 0.5, 4, solve=solve)
+    assert (mixed[0, :, :, :16] == 0.2).all() and (mixed[0, :, :, 16:] == 0.8).all()
+    assert (mixed[1, :, :, :16] == 0.2).all() and (mixed[1, :, :, 16:] == 0.8).all()
+    assert share.tolist() == [0.5, 0.5]
+
+
+# --------------------------------------------------------------------------------------------------------- transport
+def literal_plan(mask, saliency, eps):
+    """The paper's algorithm for masked transport, one block at a time: the block at each place that is shown."""
+    blocks = len(mask)
+    places = list(np.ndindex(blocks, blocks))
+    cost = {(i, j): eps * ((i[0] - j[0])**2 + (i[1] - j[1])**2) / (blocks - 1)**2 - float(saliency[i]) * (mask[j] > 0)
+            for i in places for j in places}
+    for _ in range(blocks):
+        wish = {i: min(places, key=lambda j, i=i: cost[i, j]) for i in places}
+        winner = {}
+        for i, j in wish.items():
+            if j not in winner or cost[i, j] < cost[winner[j], j]:
+                winner[j] = i
+        for i, j in wish.items():
+            if winner[j] != i:
+                cost[i, j] += 1
+    return {j: winner[j] for j in places if mask[j] > 0}
+
+
+@pytest.mark.parametrize('blocks', [2, 4, 8])
+def test_the_plan_is_the_papers(blocks):
+    generator = torch.Generator().manual_seed(blocks)
+    mask = torch.randint(0, 3, (4, blocks, blocks), generator=generator) / 2
+    saliency = pool_saliency(torch.rand(4, blocks, blocks, generator=generator)**9, blocks)
+    plan = transport_plan(mask, saliency, 0.8).reshape(4, blocks, blocks)
+    moved = 0
+    for sample in range(4):
+        for place, block in literal_plan(mask[sample].numpy(), saliency[sample].numpy(), 0.8).items():
+            assert divmod(plan[sample][place].item(), blocks) == block
+            moved += block != place
+    assert moved or blocks == 2
+
+
+def test_every_shown_place_has_a_block_of_its_own_also_without_saliency():
+    mask = torch.randint(0, 2, (3, 8, 8)).float()
+    saliency = pool_saliency(torch.rand(3, 16, 16)**8, 8)
+    saliency[1] = 0
+    plan = transport_plan(mask, saliency)
+    for sample in range(3):
+        blocks = plan[sample][mask[sample].flatten() > 0].tolist()
+        assert len(set(blocks)) == len(blocks)
+    assert plan[1].tolist() == list(range(64))
+
+
+def test_a_hidden_salient_block_moves_to_the_next_place_that_is_shown():
+    saliency, mask = torch.full((1, 4, 4), 0.001), torch.zeros(1, 4, 4)
+    saliency[0, 1, 1], mask[0, :, 2:] = 1, 1
+    plan = transport_plan(mask, saliency).reshape(4, 4)
+    assert plan[1, 2] == 1 * 4 + 1
+    images = torch.arange(64.).reshape(1, 1, 8, 8)
+    moved = transport(images, plan.reshape(1, -1))
+    assert moved[0, 0, 2:4, 4:6].equal(images[0, 0, 2:4, 2:4])
+    assert moved[0, 0, 6:, 6:].equal(images[0, 0, 6:, 6:])
+
+
+def test_blocks_of_images_that_are_not_square_are_moved_whole():
+    images = torch.rand(2, 3, 8, 12)
+    plan = torch.stack([torch.randperm(16), torch.randperm(16)])
+    moved = transport(images, plan)
+    for sample, place in np.ndindex(2, 16):
+        (row, column), (to_row, to_column) = divmod(plan[sample, place].item(), 4), divmod(place, 4)
+        assert moved[sample, :, to_row * 2:to_row * 2 + 2, to_column * 3:to_column * 3 + 3].equal(
+            images[sample, :, row * 2:row * 2 + 2, column * 3:column * 3 + 3])
+
+
+def test_a_sample_keeps_the_share_of_its_mask():
+    images, saliency, index = torch.rand(3, 3, 16, 16), torch.rand(3, 16, 16), torch.tensor([1, 2, 0])
+    labels = np.stack([np.zeros((4, 4), int), np.full((4, 4), 2), np.tile([[0, 1, 2, 2]], (4, 1))])
+    answers = iter(labels)
+    mixed, share = puzzle_mix(images, images, saliency, index, 0.5, 4, eps=0, solve=lambda *terms: next(answers))
+    assert share.tolist() == [1.0, 0.0, 0.375]
+    assert mixed[0].equal(images[0]) and mixed[1].equal(images[2])
+    assert torch.allclose(mixed[2, :, :, 4:8], (images[2] + images[0])[:, :, 4:8] / 2)
+    scores = mix_labels(torch.eye(3), index, share)
+    assert torch.allclose(scores, torch.tensor([[1, 0, 0], [0, 0, 1], [0.625, 0, 0.375]]))
+
+
+# ------------------------------------------------------------------------------------------------------- the augment
+def test_a_training_step_mixes_images_and_labels_alike():
+    made = augment()
+    model = net(made)
+    bind_augments(model)
+    data = batch(6)
+    ready = model.data_preprocessor(copy.deepcopy(data), training=True)
+    plain = model.data_preprocessor(copy.deepcopy(data), training=False)['inputs']
+    scores = torch.stack([sample.gt_score for sample in ready['data_samples']])
+    assert torch.allclose(scores.sum(1), torch.ones(6)) and not ready['inputs'].equal(plain)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    step(model, data)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_it_works_under_autocast(dtype):
+    model = net(augment())
+    bind_augments(model)
+    with torch.autocast('cpu', dtype=dtype):
+        ready = model.data_preprocessor(batch(3), training=True)
+    assert ready['inputs'].dtype == torch.float32 and ready['inputs'].isfinite().all()
+
+
+def test_pixels_are_compared_in_the_range_0_to_1(monkeypatch):
+    seen = []
+    made = augment()
+    model = net(made)
+    bind_augments(model)
+    module = sys.modules[PuzzleMix.__module__]
+    monkeypatch.setattr(module, 'puzzle_mix', lambda images, pixels, *args, **kwargs: (
+        seen.append(pixels), puzzle_mix(images, pixels, *args, **kwargs))[1])
+    data = batch(3)
+    model.data_preprocessor(copy.deepcopy(data), training=True)
+    assert torch.allclose(seen[0], torch.stack(data['inputs']) / 255, atol=1e-6)
+
+
+def test_a_batch_of_one_is_mixed_with_itself():
+    model = net(augment())
+    bind_augments(model)
+    ready = model.data_preprocessor(batch(1), training=True)
+    score, label = ready['data_samples'][0].gt_score, ready['data_samples'][0].gt_label
+    assert ready['inputs'].isfinite().all() and torch.allclose(score, F.one_hot(label, 5)[0].float())
+
+
+def test_it_stands_beside_recursive_mix():
+    made = augment()
+    model = net([made, dict(type='RecursiveMix', alpha=0.5)], [0.5, 0.5], preprocessor='RMDataPreprocessor', head=None)
+    bind_augments(model)
+    kinds = set()
+    for _ in range(8):
+        losses = step(model, batch(2))
+        kinds.add(bool(losses['rm_lambda'] > 0))
+        assert losses['loss'].isfinite()
+    assert kinds == {True, False}
+
+
+def test_without_the_model_the_first_batch_says_what_to_do():
+    model = net(augment())
+    with pytest.raises(UserError, match=r'PuzzleMix needs the model.*BindAugmentsHook'):
+        model.data_preprocessor(batch(2), training=True)
+
+
+def test_without_gco_wrapper_binding_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'gco', None)
+    model = net(dict(type='PuzzleMix'))  # testing needs no graph cut
+    with pytest.raises(UserError, match=r'pip install gco-wrapper.*Python 3\.11 and earlier'):
+        bind_augments(model)
+
+
+@pytest.mark.parametrize('options, message', [
+    (dict(alpha=0), 'alpha=0 '), (dict(beta=-1), 'beta=-1 '), (dict(gamma='x'), "gamma='x'"),
+    (dict(eta=math.inf), 'eta=inf'), (dict(eps=-0.1), 'eps=-0.1'), (dict(labels=1), 'labels=1 '),
+    (dict(blocks=()), r'blocks=\(\)'), (dict(blocks=[1]), r'blocks=\[1\]'),
+    (dict(neighbour_size=0), 'neighbour_size=0 ')])
+def test_bad_arguments_are_named(options, message):
+    with pytest.raises(UserValueError, match=f'PuzzleMix: {message}'):
+        PuzzleMix(**options)
+
+
+def test_images_that_cannot_be_cut_are_named():
+    model = net(augment(blocks=(4, 8)))
+    bind_augments(model)
+    with pytest.raises(UserValueError, match=r'33 x 32 pixels.*blocks=\[4, 8\]'):
+        model.data_preprocessor(batch(2, size=(33, 32)), training=True)
+
+
+def test_only_numbers_of_blocks_that_fit_are_drawn(monkeypatch):
+    drawn = []
+    made = augment(blocks=(2, 3, 4))
+    model = net(made)
+    bind_augments(model)
+    made.solve = lambda unary, *rest: (drawn.append(len(unary)), solve_exactly(unary, *rest))[1]
+    for _ in range(8):
+        model.data_preprocessor(batch(1), training=True)
+    assert set(drawn) == {2, 4}
+
+
+# -------------------------------------------------------------------------------------------------------- the config
+def test_the_config_shrunk_learns():
+    cfg = Config.fromfile(CONFIG).model
+    assert cfg.data_preprocessor.batch_augments == dict(augments=dict(type='PuzzleMix', alpha=1.0))
+    cfg.backbone.update(depth=18, base_channels=8)
+    cfg.head.update(num_classes=5, in_channels=64)
+    cfg.data_preprocessor.update(num_classes=5, batch_augments=dict(augments=[augment(alpha=1.0)]))
+    model = MODELS.build(cfg)
+    model.init_weights()
+    bind_augments(model)
+    data = batch(16)
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+
+    def loss():
+        with torch.no_grad():
+            ready = model.data_preprocessor(copy.deepcopy(data), training=False)
+            labels = torch.cat([sample.gt_label for sample in ready['data_samples']])
+            return F.cross_entropy(copy.deepcopy(model).eval()(ready['inputs'], mode='tensor'), labels).item()
+
+    before = loss()
+    for _ in range(40):
+        model.train_step(copy.deepcopy(data), wrapper)
+    assert loss() < 0.8 * before
+
+
+def test_energies_unpack_in_the_order_that_a_solver_takes():
+    assert Energies._fields == ('unary', 'down', 'right')

@@ -1,0 +1,352 @@
+"""StyleCutMix against slow, literal readings of its paper, with style networks of the right shapes, and in training."""
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import batch, classifier, step
+from mmengine.config import Config
+from mmengine.optim import OptimWrapper
+from mmpretrain.registry import MODELS
+
+from mmrm import bind_augments
+from mmrm.core import Box
+from mmrm.models.regularisers import StyleCutMix
+from mmrm.regularisers.stylecutmix import (
+    adain,
+    build_decoder,
+    build_encoder,
+    check_distances,
+    class_distances,
+    label_share,
+    style_cut_mix,
+    style_gamma,
+)
+from mmrm.utils.errors import UserError, UserFileError, UserTypeError, UserValueError
+
+CONFIG = Path(__file__).parents[2] / 'configs' / 'stylecutmix' / 'pyramidnet200_1xb64_cifar10.py'
+# Layer of the published files -> channels in, out, kernel.
+VGG = {0: (3, 3, 1), 2: (3, 64, 3), 5: (64, 64, 3), 9: (64, 128, 3), 12: (128, 128, 3), 16: (128, 256, 3),
+       19: (256, 256, 3), 22: (256, 256, 3), 25: (256, 256, 3), 29: (256, 512, 3)}
+DEEPER = dict.fromkeys((32, 35, 38, 42, 45, 48, 51), (512, 512, 3))
+DECODER = {1: (512, 256, 3), 5: (256, 256, 3), 8: (256, 256, 3), 11: (256, 256, 3), 14: (256, 128, 3),
+           18: (128, 128, 3), 21: (128, 64, 3), 25: (64, 64, 3), 28: (64, 3, 3)}
+
+
+def weights(layers, seed=0):
+    """Weights of the published shapes that neither blow up nor vanish."""
+    generator, found = torch.Generator().manual_seed(seed), {}
+    for layer, (inner, outer, kernel) in layers.items():
+        scale = (2 / (inner * kernel**2))**0.5
+        found[f'{layer}.weight'] = scale * torch.randn(outer, inner, kernel, kernel, generator=generator)
+        found[f'{layer}.bias'] = 0.1 * torch.randn(outer, generator=generator)
+    return found
+
+
+@pytest.fixture(scope='module')
+def networks():
+    return build_encoder(weights(VGG)), build_decoder(weights(DECODER, 1))
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+    """Style network and distances of 5 classes as files."""
+    folder = tmp_path_factory.mktemp('adain')
+    torch.save(weights(VGG), folder / 'vgg_normalised.pth')
+    torch.save(weights(DECODER, 1), folder / 'decoder.pth')
+    distances = torch.rand(5, 5)
+    torch.save((distances + distances.T) * (1 - torch.eye(5)), folder / 'distances.pt')
+    return folder
+
+
+@pytest.fixture
+def options(files):
+    return dict(type='StyleCutMix', encoder=str(files / 'vgg_normalised.pth'), decoder=str(files / 'decoder.pth'),
+                distances=str(files / 'distances.pt'), size=32)
+
+
+def small_networks():
+    """Something that takes images to features an eighth as large, and back."""
+    return (torch.nn.Sequential(torch.nn.Conv2d(3, 8, 8, stride=8), torch.nn.ReLU()).requires_grad_(False),
+            torch.nn.ConvTranspose2d(8, 3, 8, stride=8).requires_grad_(False))
+
+
+def net(augments, probs=None, **options):
+    options = {'preprocessor': 'ClsDataPreprocessor', **options}
+    return classifier(augments=augments, probs=probs, omega=0, **options)
+
+
+def bind(model):
+    """Bind the augments, then swap the style network, whose files were read, for one that is quick."""
+    bind_augments(model)
+    model.data_preprocessor.batch_augments.augments[0]._networks = small_networks()
+    return model
+
+
+# --------------------------------------------------------------------------------------------------------- arithmetic
+def test_adain_gives_the_content_the_moments_of_the_style():
+    content, style = torch.randn(2, 3, 5, 4), 3 * torch.randn(2, 3, 6, 7) + 1
+    found = adain(content, style)
+    for sample, channel in np.ndindex(2, 3):
+        x, y = content[sample, channel], style[sample, channel]
+        wanted = (x - x.mean()) / (x.var() + 1e-5).sqrt() * (y.var() + 1e-5).sqrt() + y.mean()
+        assert torch.allclose(found[sample, channel], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize('box', [Box(5, 10, 20, 30), Box(0, 0, 0, 0), Box(0, 0, 32, 32)])
+def test_the_mixed_image_is_the_papers(box):
+    encoder, decoder = small_networks()
+    images, index, style, gamma = torch.rand(3, 3, 16, 16), torch.tensor([2, 0, 1]), 0.3, torch.tensor([0.1, 0.9, 0.5])
+    found = style_cut_mix(images, index, box, style, gamma, encoder, decoder, 32)
+    large = F.interpolate(images, (32, 32), mode='bilinear')
+    content = torch.zeros(32, 32)
+    content[box.y1:box.y2, box.x1:box.x2] = 1
+    # The paper's four-fold mix: t of (content 1, style 1), the rest of the shares to the other three.
+    both = torch.clamp(content + style - 1, min=0)
+    for sample in range(3):
+        x1, x2, g = large[sample:sample + 1], large[index[sample]:index[sample] + 1], gamma[sample]
+        f1, f2 = encoder(x1), encoder(x2)
+        g12 = g * x1 + (1 - g) * decoder(adain(f1, f2))
+        g21 = g * x2 + (1 - g) * decoder(adain(f2, f1))
+        mixed = both * x1 + (1 - content - style + both) * x2 + (content - both) * g12 + (style - both) * g21
+        assert torch.allclose(found[sample], F.interpolate(mixed, (16, 16), mode='bilinear')[0], atol=1e-4)
+
+
+def test_the_label_weighs_content_and_style():
+    gamma, area, style, r = torch.tensor([0.2, 0.7]), 0.25, 0.6, 0.7
+    logits, first, second = torch.randn(2, 4), torch.tensor([0, 3]), torch.tensor([1, 3])
+    share = label_share(area, style, gamma, r)
+    for sample in range(2):
+        loss1, loss2 = (-F.log_softmax(logits[sample], 0)[label[sample]] for label in (first, second))
+        style_share = gamma[sample] * area + (1 - gamma[sample]) * style
+        content_loss = area * loss1 + (1 - area) * loss2
+        style_loss = style_share * loss1 + (1 - style_share) * loss2
+        wanted = r * content_loss + (1 - r) * style_loss
+        assert torch.allclose(share[sample] * loss1 + (1 - share[sample]) * loss2, wanted)
+
+
+def test_gamma_grows_with_the_distance_of_the_classes():
+    distances = torch.tensor([[0., 1.5], [1.5, 0.]])
+    gamma = style_gamma(distances, torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0]), delta=3.0)
+    assert torch.allclose(gamma, torch.tanh(torch.tensor([2.0, 1.5, 1.5]) / 3))
+
+
+def test_a_size_of_seven_times_the_image_leaves_pixels_as_they_are():
+    images = torch.rand(2, 3, 8, 8)
+    whole, index = Box(0, 0, 56, 56), torch.tensor([1, 0])
+    found = style_cut_mix(images, index, whole, 1.0, torch.ones(2), *small_networks(), size=56)
+    assert torch.allclose(found, images, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------------ weights
+def test_the_networks_have_the_published_layout(networks):
+    for network, layers in zip(networks, (VGG, DECODER)):
+        assert {key: tuple(value.shape) for key, value in network.state_dict().items()} == {
+            key: tuple(value.shape) for key, value in weights(layers).items()}
+        assert not network.training and not any(parameter.requires_grad for parameter in network.parameters())
+    features = networks[0](torch.rand(1, 3, 16, 24))
+    assert features.shape == (1, 512, 2, 3) and (features >= 0).all()
+    image = networks[1](features)
+    assert image.shape == (1, 3, 16, 24) and (image < 0).any()  # nothing clips it
+
+
+def test_the_published_encoder_goes_deeper_than_is_used(networks):
+    found = build_encoder(weights({**VGG, **DEEPER}))
+    assert len(found) == 31 and found[0].weight.equal(networks[0][0].weight)
+
+
+@pytest.mark.parametrize('build, layers', [(build_encoder, VGG), (build_decoder, DECODER)])
+def test_weights_of_another_network_are_refused(build, layers):
+    good, first = weights(layers), f'{min(layers)}.weight'
+    with pytest.raises(ValueError, match=rf'mine: {first} must have shape .* but is \(5,\)'):
+        build({**good, first: torch.zeros(5)}, 'mine')
+    with pytest.raises(ValueError, match=f'1 of {len(good)} tensors are missing \\({first}\\)'):
+        build({key: value for key, value in good.items() if key != first})
+    with pytest.raises(ValueError, match=r'1 are unknown \(features\.0\.weight\)'):
+        build({**good, 'features.0.weight': torch.zeros(1)})
+
+
+# ---------------------------------------------------------------------------------------------------------- distances
+def test_distances_compare_the_mean_styles_of_classes(networks):
+    encoder = networks[0]
+    images, labels = torch.rand(5, 3, 16, 16), torch.tensor([0, 2, 0, 2, 0])
+    found = class_distances(encoder, [(images[:2], labels[:2]), (images[2:], labels[2:])], 3, size=16)
+    styles = []
+    for image in images:
+        x, parts = image[None], []
+        for number, layer in enumerate(encoder):
+            x = layer(x)
+            if number in (3, 10, 17, 30):
+                parts += [x.mean((2, 3)), (x.var((2, 3)) + 1e-5).sqrt()]
+        styles.append(torch.cat(parts, 1)[0])
+    assert len(styles[0]) == 1920
+    first, third = torch.stack(styles)[labels == 0].mean(0), torch.stack(styles)[labels == 2].mean(0)
+    assert torch.allclose(found[0, 2], F.mse_loss(first, third), rtol=1e-3) and found[0, 2] == found[2, 0]
+    assert found[0, 0] == found[2, 2] == 0 and found[1].isnan().all()
+    with pytest.raises(ValueError, match='no distance for classes 1 '):
+        check_distances(found, 3)
+
+
+def test_a_matrix_that_does_not_fit_is_named():
+    with pytest.raises(ValueError, match=r'10 x 10.*has shape \(5, 5\)'):
+        check_distances(torch.zeros(5, 5), 10)
+    bad = torch.zeros(3, 3)
+    bad[1, 2] = float('nan')
+    with pytest.raises(ValueError, match='no distance for the classes 1 and 2'):
+        check_distances(bad, 3)
+    with pytest.raises(ValueError, match='is a dict'):
+        check_distances({}, 3)
+    bad[1, 2] = -1
+    with pytest.raises(ValueError, match='no distance for the classes 1 and 2'):
+        check_distances(bad, 3)
+
+
+# -------------------------------------------------------------------------------------------------------- the augment
+def test_the_style_network_gets_pixels_in_the_range_0_to_1(options):
+    model, seen = net(options), []
+    bind(model)
+    made = model.data_preprocessor.batch_augments.augments[0]
+    made._networks[0].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    data = batch(3)
+    model.data_preprocessor(copy.deepcopy(data), training=True)
+    assert torch.allclose(seen[0], torch.stack(data['inputs']) / 255, atol=1e-6)
+
+
+def test_far_classes_are_mixed_as_by_cutmix(options):
+    options['distances'] = [[1e6] * 5] * 5
+    model = net(options)
+    bind(model)
+    data = batch(6)
+    data['inputs'] = [torch.full((3, 32, 32), 40 * number, dtype=torch.uint8) for number in range(6)]
+    ready = model.data_preprocessor(copy.deepcopy(data), training=True)
+    pixels = ((ready['inputs'] * 64 + 127.5) / 40).round(decimals=3)
+    labels = [int(sample.gt_label) for sample in data['data_samples']]
+    for sample in range(6):
+        shown = pixels[sample].unique().tolist()
+        share = (pixels[sample] == sample).float().mean().item()
+        partner = next((int(each) for each in shown if each != sample), sample)
+        wanted = share * F.one_hot(torch.tensor(labels[sample]), 5) + (1 - share) * F.one_hot(
+            torch.tensor(labels[partner]), 5)
+        assert len(shown) <= 2 and torch.allclose(ready['data_samples'][sample].gt_score, wanted, atol=1e-5)
+
+
+def test_images_and_labels_that_are_given_stay_as_they_are(options):
+    model = net(options)
+    bind(model)
+    made = model.data_preprocessor.batch_augments.augments[0]
+    images, scores = torch.randn(4, 3, 24, 32), F.one_hot(torch.arange(4), 5)
+    kept = images.clone()
+    mixed, mixed_scores = made(images, scores)
+    assert images.equal(kept) and mixed.shape == images.shape and not mixed.equal(images)
+    assert mixed_scores.dtype == torch.float32 and torch.allclose(mixed_scores.sum(1), torch.ones(4))
+
+
+def test_the_style_network_is_no_part_of_the_model(options):
+    model = net({**options, 'size': 16})
+    before = set(model.state_dict())
+    bind_augments(model)
+    step(model, batch(3))
+    assert set(model.state_dict()) == before
+    assert all(parameter.grad is None for network in model.data_preprocessor.batch_augments.augments[0]._networks
+               for parameter in network.parameters())
+
+
+def test_it_works_under_autocast_and_on_one_sample(options):
+    model = net({**options, 'size': 16})
+    bind_augments(model)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        ready = model.data_preprocessor(batch(1), training=True)
+    score, label = ready['data_samples'][0].gt_score, ready['data_samples'][0].gt_label
+    assert ready['inputs'].dtype == torch.float32 and ready['inputs'].isfinite().all()
+    assert torch.allclose(score, F.one_hot(label, 5)[0].float())
+
+
+def test_it_stands_beside_recursive_mix(options):
+    model = net([options, dict(type='RecursiveMix', alpha=0.5)], [0.5, 0.5], preprocessor='RMDataPreprocessor')
+    bind(model)
+    kinds = {bool(step(model, batch(2, size=(16, 16)))['rm_lambda'] > 0) for _ in range(8)}
+    assert kinds == {True, False}
+
+
+# ---------------------------------------------------------------------------------------------------------- bad input
+def test_without_the_model_the_first_batch_says_what_to_do(options):
+    with pytest.raises(UserError, match=r'StyleCutMix needs the model.*BindAugmentsHook'):
+        net(options).data_preprocessor(batch(2), training=True)
+
+
+@pytest.mark.parametrize('name', ['encoder', 'decoder', 'distances'])
+def test_files_are_read_when_training_begins_and_missing_ones_named(options, name, tmp_path):
+    options[name] = str(tmp_path / 'gone.pth')
+    model = net(options)  # to be tested, say
+    message = f'StyleCutMix: {name}: checkpoint .*gone.pth does not exist.*docs/regularisers'
+    with pytest.raises(UserFileError, match=message):
+        bind_augments(model)
+
+
+def test_files_of_something_else_are_named(options, files):
+    with pytest.raises(UserFileError, match=r'StyleCutMix: encoder .*decoder.pth: these are not the weights'):
+        bind_augments(net({**options, 'encoder': options['decoder']}))
+    with pytest.raises(UserFileError, match=r'decoder .*distances.pt holds a Tensor'):
+        bind_augments(net({**options, 'decoder': options['distances']}))
+    with pytest.raises(UserValueError, match=r'distances .*decoder.pth must be a matrix of 5 x 5, .* is a dict'):
+        bind_augments(net({**options, 'distances': options['decoder']}))
+
+
+def test_a_state_dict_inside_a_checkpoint_is_found(options, files, tmp_path):
+    torch.save(dict(state_dict=weights(DECODER, 1)), tmp_path / 'decoder.pth.tar')
+    bind_augments(net({**options, 'decoder': str(tmp_path / 'decoder.pth.tar')}))
+
+
+@pytest.mark.parametrize('distances, message', [
+    ([[0.] * 4] * 4, r'5 x 5.*has shape \(4, 4\)'), ([[0., 1.], [1.]], 'rows of numbers of one length'),
+    ([[float('nan')] * 5] + [[0.] * 5] * 4, 'no distance for classes 0 ')])
+def test_distances_that_do_not_fit_stop_before_training(options, distances, message):
+    with pytest.raises(UserValueError, match=f'StyleCutMix: distances.*{message}'):
+        bind_augments(net({**options, 'distances': distances}))
+
+
+@pytest.mark.parametrize('changed, kind, message', [
+    (dict(encoder=None), UserTypeError, 'encoder=None'), (dict(distances=3), UserTypeError, 'distances=3'),
+    (dict(r=1.2), UserValueError, 'r=1.2'), (dict(delta=0), UserValueError, 'delta=0'),
+    (dict(alpha=-1), UserValueError, 'alpha=-1'), (dict(same_class=-1), UserValueError, 'same_class=-1'),
+    (dict(size=30), UserValueError, 'size=30'), (dict(size=8), UserValueError, 'size=8')])
+def test_bad_arguments_are_named(changed, kind, message):
+    with pytest.raises(kind, match=f'StyleCutMix: {message}'):
+        StyleCutMix(**{**dict(encoder='a', decoder='b', distances='c'), **changed})
+
+
+def test_grey_images_are_refused(options):
+    model = net(options)
+    bind_augments(model)
+    with pytest.raises(UserValueError, match=r'RGB.*\(2, 1, 32, 32\)'):
+        model.data_preprocessor.batch_augments.augments[0](torch.zeros(2, 1, 32, 32), torch.eye(5)[:2])
+
+
+# --------------------------------------------------------------------------------------------------------- the config
+def test_the_config_shrunk_learns(options):
+    cfg = Config.fromfile(CONFIG).model
+    shipped = cfg.data_preprocessor.batch_augments
+    assert shipped.probs == 0.5 and (shipped.augments.r, shipped.augments.delta) == (0.7, 1.0)
+    assert 'size' not in shipped.augments  # 224, as published
+    shipped.augments.update({key: options[key] for key in ('encoder', 'decoder', 'distances', 'size')})
+    cfg.backbone.update(depth=20, alpha=12)
+    cfg.data_preprocessor.num_classes = cfg.head.num_classes = 5
+    cfg.head.in_channels = 112
+    model = MODELS.build(cfg)
+    model.init_weights()
+    bind(model)
+    data = batch(8, size=(16, 16))
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+
+    def loss():
+        with torch.no_grad():
+            ready = model.data_preprocessor(copy.deepcopy(data), training=False)
+            labels = torch.cat([sample.gt_label for sample in ready['data_samples']])
+            return F.cross_entropy(copy.deepcopy(model).eval()(ready['inputs'], mode='tensor'), labels).item()
+
+    before = loss()
+    for _ in range(15):
+        model.train_step(copy.deepcopy(data), wrapper)
+    assert loss() < 0.8 * before
