@@ -3,22 +3,22 @@ import copy
 import itertools
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from exact_masks import energy, solve_exactly
 from helpers import batch, classifier, step
-from mmengine.config import Config
+from mmengine.model import MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
 from mmpretrain.registry import BATCH_AUGMENTS, MODELS
+from torch import distributed as dist
 
 from mmrm import bind_augments
 from mmrm.models.regularisers import PuzzleMix
 from mmrm.regularisers.labels import mix_labels
 from mmrm.regularisers.puzzlemix import (
-    Energies,
     cut_masks,
     graph_cut,
     mask_energies,
@@ -30,35 +30,7 @@ from mmrm.regularisers.puzzlemix import (
 )
 from mmrm.utils.errors import UserError, UserValueError
 
-CONFIG = Path(__file__).parents[2] / 'configs' / 'puzzlemix' / 'resnet50_8xb64_in1k.py'
 HEAD = dict(type='LinearClsHead', num_classes=5, in_channels=64, loss=dict(type='CrossEntropyLoss'))
-
-
-def energy(labels, unary, down, right):
-    """What a labelling costs, shape ``(n, n)``."""
-    steps = unary.shape[-1] - 1
-    share = 1 - labels / steps
-    total = sum(unary[row, column, labels[row, column]] for row, column in np.ndindex(labels.shape))
-    total += (down * (share[:-1] - share[1:])**2).sum()
-    return total + (right * (share[:, :-1] - share[:, 1:])**2).sum()
-
-
-def solve_exactly(unary, down, right):
-    """The cheapest labels of all, by dynamic programming over rows; for grids of up to 4 x 4 blocks."""
-    height, width, number = unary.shape
-    rows = np.array(list(itertools.product(range(number), repeat=width)))
-    share = 1 - rows / (number - 1)
-    inner = [unary[row, np.arange(width), rows].sum(1) + ((share[:, :-1] - share[:, 1:])**2 * right[row]).sum(1)
-             for row in range(height)]
-    best, choice = inner[0], []
-    for row in range(1, height):
-        table = best[:, None] + ((share[:, None] - share)**2 * down[row - 1]).sum(-1)
-        choice.append(table.argmin(0))
-        best = table.min(0) + inner[row]
-    last = [int(best.argmin())]
-    for pointers in reversed(choice):
-        last.insert(0, int(pointers[last[0]]))
-    return rows[last]
 
 
 def augment(**options):
@@ -426,30 +398,24 @@ def test_only_numbers_of_blocks_that_fit_are_drawn(monkeypatch):
     assert set(drawn) == {2, 4}
 
 
-# -------------------------------------------------------------------------------------------------------- the config
-def test_the_config_shrunk_learns():
-    cfg = Config.fromfile(CONFIG).model
-    assert cfg.data_preprocessor.batch_augments == dict(augments=dict(type='PuzzleMix', alpha=1.0))
-    cfg.backbone.update(depth=18, base_channels=8)
-    cfg.head.update(num_classes=5, in_channels=64)
-    cfg.data_preprocessor.update(num_classes=5, batch_augments=dict(augments=[augment(alpha=1.0)]))
-    model = MODELS.build(cfg)
-    model.init_weights()
-    bind_augments(model)
-    data = batch(16)
-    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
-
-    def loss():
-        with torch.no_grad():
-            ready = model.data_preprocessor(copy.deepcopy(data), training=False)
-            labels = torch.cat([sample.gt_label for sample in ready['data_samples']])
-            return F.cross_entropy(copy.deepcopy(model).eval()(ready['inputs'], mode='tensor'), labels).item()
-
-    before = loss()
-    for _ in range(40):
-        model.train_step(copy.deepcopy(data), wrapper)
-    assert loss() < 0.8 * before
+@pytest.fixture
+def one_process(free_port):
+    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{free_port}', rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
-def test_energies_unpack_in_the_order_that_a_solver_takes():
-    assert Energies._fields == ('unary', 'down', 'right')
+def test_ddp_and_accumulation_do_not_notice_the_saliency_pass(one_process):
+    weights = []
+    for wrap in (False, True):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        model = net(augment(blocks=2))
+        bind_augments(model)
+        trained = MMDistributedDataParallel(model, device_ids=None, broadcast_buffers=False) if wrap else model
+        wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1), accumulative_counts=2)
+        wrapper.initialize_count_status(trained, 0, 4)
+        for seed in range(4):
+            trained.train_step(batch(2, generator=torch.Generator().manual_seed(seed)), wrapper)
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    assert torch.allclose(*weights, atol=1e-6)
