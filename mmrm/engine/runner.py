@@ -93,12 +93,6 @@ class Runner(MMEngineRunner):
         arguments = {key: value for key, value in loop.items() if key not in ('type', 'by_epoch')}
         return kind(self, self._train_dataloader, **arguments)
 
-    def load_checkpoint(self, *args, **kwargs) -> dict:
-        checkpoint = super().load_checkpoint(*args, **kwargs)
-        if self._resume and isinstance(self.train_loop, ResumableLoop):
-            self.train_loop.load_resume_state(checkpoint)
-        return checkpoint
-
     def resume(self, filename: str, *args, **kwargs) -> None:
         super().resume(filename, *args, **kwargs)
         if isinstance(self.train_loop, EpochBasedTrainLoop) and not isinstance(self.train_loop, ResumableLoop):
@@ -127,7 +121,13 @@ class Runner(MMEngineRunner):
     def load_checkpoint(self, filename: str, *args, **kwargs) -> dict:
         checkpoint = super().load_checkpoint(filename, *args, **kwargs)
         if self._resume:
-            self._tell_drift(filename, checkpoint.get('meta') or {})
+            meta = checkpoint.get('meta') or {}
+            if 'config' in meta:  # mmengine's resume would execute that text; its own checkpoints have 'cfg' instead
+                raise UserFileError(f"checkpoint {filename} holds code in meta['config'], which a resume would execute: "
+                                    f'refused. To start a new run from its weights: --cfg-options load_from={filename}')
+            self._tell_drift(filename, meta)
+            if isinstance(self.train_loop, ResumableLoop):
+                self.train_loop.load_resume_state(checkpoint)
         return checkpoint
 
     def _tell_drift(self, filename: str, meta: dict) -> None:
