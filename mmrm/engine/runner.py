@@ -123,7 +123,7 @@ class Runner(MMEngineRunner):
         if self._resume:
             meta = checkpoint.get('meta') or {}
             if 'config' in meta:  # mmengine's resume would execute that text; its own checkpoints have 'cfg' instead
-                raise UserFileError(f"checkpoint {filename} holds code in meta['config'], which a resume would execute: "
+                raise UserFileError(f"checkpoint {filename} has code in meta['config'], and a resume would execute it: "
                                     f'refused. To start a new run from its weights: --cfg-options load_from={filename}')
             self._tell_drift(filename, meta)
             if isinstance(self.train_loop, ResumableLoop):
