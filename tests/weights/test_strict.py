@@ -1,6 +1,9 @@
 """Weights arrive in the backbone bit for bit, or the run stops with a message that says why they do not."""
+import hashlib
+import http.server
 import os
-from pathlib import Path
+import threading
+import time
 from urllib.error import URLError
 
 import pytest
@@ -435,27 +438,99 @@ def test_a_download_that_fails_says_what_to_do(tmp_path, monkeypatch):
         raise URLError('no route to host')
 
     monkeypatch.setenv('TORCH_HOME', str(tmp_path))
-    monkeypatch.setattr('torch.hub.download_url_to_file', refuse)
+    monkeypatch.setattr('mmrm.weights.strict.urlopen', refuse)
     with pytest.raises(UserFileError, match=r'resnet50-0676ba61\.pth could not be downloaded.*no route.*MMRM_BACKBONE'):
         initialised(R18, 'torchvision://resnet50')
 
 
 def test_two_addresses_with_the_same_last_name_are_two_files(tmp_path, monkeypatch):
     monkeypatch.setenv('TORCH_HOME', str(tmp_path))
-    monkeypatch.setattr('torch.hub.download_url_to_file', lambda url, file, *args, **kwargs: Path(file).write_text(url))
+    (tmp_path / 'hub' / 'checkpoints').mkdir(parents=True)
+    monkeypatch.setattr('mmrm.weights.strict.fetch', lambda url, file, sha256: file.write_text(url))
     for host in ('one', 'other', 'one'):
         url = f'https://{host}.invalid/backbone.pth'
         assert find_checkpoint(url).read_text() == url
 
 
-@pytest.mark.parametrize('name, hash', [('resnet50-0676ba61.pth', '0676ba61'), ('rm_resnet50-20230115.pth', None)])
+@pytest.mark.parametrize('name, hash', [('resnet50-0676ba61.pth', '0676ba61'), ('rm_resnet50-20230115.pth', '')])
 def test_a_date_in_a_file_s_name_is_no_checksum(name, hash, tmp_path, monkeypatch):
     given = []
     monkeypatch.setenv('TORCH_HOME', str(tmp_path))
-    monkeypatch.setattr('torch.hub.download_url_to_file',
-                        lambda url, file, prefix, progress: (given.append(prefix), Path(file).touch()))
+    monkeypatch.setattr('mmrm.weights.strict.fetch', lambda url, file, sha256: given.append(sha256))
     find_checkpoint(f'https://one.invalid/{name}')
     assert given == [hash]
+
+
+CONTENT = bytes(range(256)) * 8192
+
+
+class Site(http.server.BaseHTTPRequestHandler):
+    """Gives CONTENT; under ``/half/`` and ``/half-chunked/`` it breaks off in the middle."""
+    protocol_version = 'HTTP/1.1'
+
+    def do_GET(self):
+        self.send_response(200)
+        sent = CONTENT[:len(CONTENT) // 2] if 'half' in self.path else CONTENT
+        if 'chunked' in self.path:
+            self.send_header('Transfer-Encoding', 'chunked')
+            sent = b'%x\r\n%b\r\n' % (len(CONTENT), sent)
+        else:
+            self.send_header('Content-Length', str(len(CONTENT)))
+        self.end_headers()
+        self.wfile.write(sent)
+        self.close_connection = True
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """The address of a server on this host."""
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
+    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), Site) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f'http://127.0.0.1:{server.server_port}'
+        server.shutdown()
+        thread.join()
+
+
+def downloaded(tmp_path):
+    return sorted(path.name for path in (tmp_path / 'hub' / 'checkpoints').iterdir())
+
+
+def test_a_download_is_the_file(site, tmp_path):
+    stamp = hashlib.sha256(CONTENT).hexdigest()[:8]
+    file = find_checkpoint(f'{site}/net-{stamp}.pth')
+    assert file.read_bytes() == CONTENT and downloaded(tmp_path) == [f'net-{stamp}.pth']
+
+
+@pytest.mark.parametrize('path, told', [
+    ('half/net.pth', f'the connection ended after {len(CONTENT) // 2} of {len(CONTENT)} bytes'),
+    ('half-chunked/net.pth', 'IncompleteRead'),
+    ('net-abcdef01.pth', 'SHA-256 should begin with abcdef01'),
+])
+def test_half_a_download_or_another_file_is_not_kept(path, told, site, tmp_path):
+    with pytest.raises(UserFileError, match=f'could not be downloaded.*{told}'):
+        find_checkpoint(f'{site}/{path}')
+    assert downloaded(tmp_path) == []
+
+
+def test_what_a_killed_download_left_is_removed_by_the_next_and_that_of_another_process_is_not(site, tmp_path):
+    folder = tmp_path / 'hub' / 'checkpoints'
+    folder.mkdir(parents=True)
+    file = find_checkpoint(f'{site}/net.pth')
+    file.unlink()
+    mine = tmp_path / 'mine'
+    mine.write_text('mine')
+    for name, age in (('left', 7200), ('under_way', 10)):
+        (folder / f'.{file.name}.{name}').write_bytes(b'half')
+        os.utime(folder / f'.{file.name}.{name}', (time.time() - age, ) * 2)
+    (folder / f'.{file.name}.link').symlink_to(mine)
+    os.utime(folder / f'.{file.name}.link', (0, 0), follow_symlinks=False)
+    assert find_checkpoint(f'{site}/net.pth').read_bytes() == CONTENT
+    assert downloaded(tmp_path) == sorted([file.name, f'.{file.name}.under_way']) and mine.read_text() == 'mine'
 
 
 @pytest.mark.parametrize('address', ['torchvision://resnet51', 's3://bucket/x.pth'])
