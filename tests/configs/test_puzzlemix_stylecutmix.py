@@ -49,25 +49,31 @@ def test_without_the_graph_cut_puzzlemix_stops_before_the_first_iteration(tmp_pa
     assert runner.iter == 0
 
 
-def test_stylecutmix_learns(tmp_path, monkeypatch):
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder of one's own to run in: paths stay short, as mmengine is slow to print long ones."""
+    monkeypatch.delenv('MMRM_DATA', raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_stylecutmix_learns(here, monkeypatch):
     # A style network that is quick; the real one is built in tests/models/test_stylecutmix.py.
     encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 8, stride=8), torch.nn.ReLU()).requires_grad_(False)
     decoder = torch.nn.ConvTranspose2d(8, 3, 8, stride=8).requires_grad_(False)
     monkeypatch.setattr(stylecutmix, 'build_encoder', lambda weights, name: encoder)
     monkeypatch.setattr(stylecutmix, 'build_decoder', lambda weights, name: decoder)
-    monkeypatch.setenv('MMRM_DATA', str(tmp_path))
-    folder = tmp_path / 'adain'
-    folder.mkdir()
+    folder = here / 'data' / 'adain'
+    folder.mkdir(parents=True)
     for name in ('vgg_normalised.pth', 'decoder.pth'):
         torch.save({}, folder / name)
     torch.save(torch.rand(CLASSES, CLASSES), folder / 'styleDistanceMatrix10.pt')
-    before, after = trained(shrunk(STYLE, tmp_path / 'run', **{f'{AUGMENT}.size': 16}))
+    before, after = trained(shrunk(STYLE, here / 'run', **{f'{AUGMENT}.size': 16}))
     assert after < 0.8 * before
 
 
-def test_without_its_files_stylecutmix_stops_before_the_first_iteration(tmp_path, monkeypatch):
-    monkeypatch.setenv('MMRM_DATA', str(tmp_path))
-    runner = shrunk(STYLE, tmp_path / 'run', iterations=2)
+def test_without_its_files_stylecutmix_stops_before_the_first_iteration(here):
+    runner = shrunk(STYLE, here / 'run', iterations=2)
     with pytest.raises(UserFileError, match=r'adain/vgg_normalised\.pth does not exist'):
         runner.train()
     assert runner.iter == 0
