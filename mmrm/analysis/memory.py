@@ -5,6 +5,7 @@ import torch
 from mmpretrain.structures import DataSample
 
 from ..models.data_preprocessor import MIX_FIELD, recursive_mixes
+from ..models.regularisers import PuzzleMix, bound_augments
 from ..utils.errors import UserError
 
 
@@ -31,6 +32,9 @@ def peak_memory(model: torch.nn.Module,
         from torch.distributed._tools.mem_tracker import MemTracker
     except ImportError as error:
         raise UserError('counting the memory of a step without a GPU needs torch 2.5 or later.') from error
+    if any(isinstance(augment, PuzzleMix) for augment in bound_augments(model)):
+        raise UserError("PuzzleMix's graph cut needs real numbers, and without a GPU memory is counted without any: "
+                        'leave the memory out (--no-memory), or measure on a GPU.')
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         for module in model.modules():
             for name, parameter in module._parameters.items():
