@@ -121,7 +121,7 @@ class Mix:
         finite = prediction.isfinite().all(dim=1, keepdim=True)
         self.prediction = torch.where(finite, prediction, torch.zeros_like(prediction))
 
-    def __deepcopy__(self, memo) -> 'Mix':
+    def __deepcopy__(self, memo: dict) -> 'Mix':
         # A copy of a data sample still belongs to this iteration, and its answer must arrive here.
         return self
 
@@ -129,7 +129,7 @@ class Mix:
 class _History:
     """The images and labels of an iteration as they were fed to the model, and its :class:`Mix`."""
 
-    def __init__(self, images: torch.Tensor, scores: torch.Tensor, mix: Mix, overwritten: bool = False):
+    def __init__(self, images: torch.Tensor, scores: torch.Tensor, mix: Mix, overwritten: bool = False) -> None:
         self.images, self.scores, self.mix = images, scores, mix
         self._version = None if overwritten else _version(images)
 
@@ -138,7 +138,7 @@ class _History:
         """Whether somebody (a model that works in place on its input) wrote into the images since they were kept."""
         return _version(self.images) != self._version
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         # A copy's tensor starts to count its versions anew.
         return _History, (self.images, self.scores, self.mix, self.overwritten)
 
@@ -249,7 +249,7 @@ class RecursiveMix:
         return mix
 
     def _scores(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Check the batch and return its labels as new float32 scores, shape ``(N, num_classes)``."""
+        """Check a batch and return its labels as new float32 scores, shape ``(N, num_classes)``."""
         if images.ndim != 4:
             raise ValueError(f'RecursiveMix: images must have shape (N, C, H, W), but got {tuple(images.shape)}.')
         integers = labels.ndim == 1 and not labels.is_floating_point()
@@ -303,9 +303,9 @@ def roi_weights(start: float, stop: float, scale: float, size: int) -> Tuple[int
         The first cell with a weight, and the float32 weights of the cells from there on.
     """
     # In float32, as the operator computes it: the number of sampling points jumps where a length rounds to an integer.
-    scale, half = np.float32(scale), np.float32(0.5)
-    first = np.float32(start) * scale - half
-    length = np.float32(stop) * scale - half - first
+    cells, half = np.float32(scale), np.float32(0.5)
+    first = np.float32(start) * cells - half
+    length = np.float32(stop) * cells - half - first
     points = max(math.ceil(length), 1)
     at = first + (np.arange(points, dtype=np.float32) + half) * (length / np.float32(points))
     inside = (at >= -1) & (at <= size)

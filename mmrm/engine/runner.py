@@ -22,7 +22,7 @@ from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from .hooks import BindAugmentsHook, NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
-from .hooks.reset_history import ResetHistoryHook, warn_of_missing_parts
+from .hooks.reset_history import warn_of_missing_parts
 from .loops import ResumableEpochLoop, ResumableIterLoop, ResumableLoop
 
 EXACT_LOOPS = dict(EpochBasedTrainLoop=ResumableEpochLoop, IterBasedTrainLoop=ResumableIterLoop)
@@ -36,7 +36,7 @@ RANK_VARIABLES = {
 
 
 class Runner(MMEngineRunner):
-    """mmengine's Runner, with six differences.
+    """mmengine's Runner, with these differences.
 
     - A run that was stopped at any iteration and resumed from its last checkpoint is the run that was never stopped:
       mmengine's two training loops become those of :mod:`mmrm.engine.loops`. In another loop of epochs, a checkpoint
@@ -48,14 +48,13 @@ class Runner(MMEngineRunner):
     - On the CPU, several processes talk through gloo, and SyncBN, which has no CPU implementation, becomes BN.
     - All processes must start from the same place: where one node does not see the checkpoint the others resume from,
       training stops with an error.
-    - When training starts, it warns if a part of RecursiveMix is missing (with ResetHistoryHook, the hook does), and
-      batch augments that need the model get it (with BindAugmentsHook, the hook does).
+    - When training starts, it warns if a part of RecursiveMix is missing, and batch augments that need the model get it
+      (with BindAugmentsHook, the hook does).
     - A checkpoint remembers what decides its result, and a run that resumes from it with other settings lists them.
     """
 
     def train(self) -> torch.nn.Module:
-        if not any(isinstance(hook, ResetHistoryHook) for hook in self.hooks):
-            warn_of_missing_parts(self)
+        warn_of_missing_parts(self)  # also without ResetHistoryHook; mmengine's logger does not repeat a warning
         if not any(isinstance(hook, BindAugmentsHook) for hook in self.hooks):
             self.register_hook(BindAugmentsHook())
         return super().train()
