@@ -216,8 +216,7 @@ def _tensors(output: Any) -> List[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return [output]
     if isinstance(output, Mapping):
-        # Hugging Face's outputs: the pooled vector beside the map has four dimensions, too.
-        output = [output['last_hidden_state']] if 'last_hidden_state' in output else list(output.values())
+        output = list(output.values())
     return [tensor for part in output for tensor in _tensors(part)] if isinstance(output, (tuple, list)) else []
 
 
@@ -363,7 +362,10 @@ class _Reader:
         self.known_prefix = known if isinstance(known, int) else None
 
     def __call__(self, output: Any) -> Optional[_Reading]:
-        """The map of an output. Of several, a pyramid's or a map beside attention weights, the smallest."""
+        """The map of an output. Of several, the smallest: a pyramid's last, or the one beside attention weights.
+
+        A pooled ``(1, C, 1, 1)`` beside the map, as Hugging Face's networks have it, does not count.
+        """
         found = [reading for index, tensor in enumerate(_tensors(output)) if (reading := self._read(index, tensor))]
         several = [reading for reading in found if reading.shape[1] * reading.shape[2] > 1]
         return min(several or found, key=lambda r: r.shape[1] * r.shape[2], default=None)
