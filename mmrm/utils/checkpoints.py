@@ -151,7 +151,7 @@ def tensor_hash(state_dict: Mapping[str, torch.Tensor]) -> str:
             continue
         tensor = state_dict[key].detach().cpu().contiguous()
         digest.update(f'{key} {tensor.dtype} {tuple(tensor.shape)}\n'.encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -256,7 +256,7 @@ def file_error(path: Union[str, Path], wrong: str) -> UserFileError:
     message = f'checkpoint {path} {wrong}'
     other = good_neighbour(path) if wrong.startswith(DAMAGED) else None
     error = UserFileError(f'{message} The newest good one beside it is {other}' if other else message)
-    error.wrong = message
+    error.wrong = message  # type: ignore[attr-defined]
     return error
 
 

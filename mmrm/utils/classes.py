@@ -53,6 +53,11 @@ class DataClasses(NamedTuple):
     def shown(self) -> str:
         return f'{self.field} ({self.kind})'
 
+    @property
+    def known(self) -> Tuple[str, ...]:
+        """The names, none if nothing tells."""
+        return self.names or ()
+
 
 class Verdict(NamedTuple):
     """Args:
@@ -155,7 +160,7 @@ def _from_config(dataset: dict, field: str, scope: Optional[str]) -> DataClasses
     if built is not None:
         return _look(built, field)
     names, things = (_declared(dataset, scope, kind) for kind in ('classes', 'thing_classes'))
-    return DataClasses(field, type_name(dataset), names, things and len(things))
+    return DataClasses(field, type_name(dataset), names, len(things) if things else None)
 
 
 def build_lazily(dataset: dict, scope: Optional[str]):
@@ -183,7 +188,7 @@ def _metainfo(dataset, kind: str) -> Optional[tuple]:
 def _look(dataset, field: str) -> DataClasses:
     """At a data set that was built without reading: its names, and for mmpretrain's folders and lists their files."""
     things = _metainfo(dataset, 'thing_classes')
-    found = DataClasses(field, type(dataset).__name__, _metainfo(dataset, 'classes'), things and len(things))
+    found = DataClasses(field, type(dataset).__name__, _metainfo(dataset, 'classes'), len(things) if things else None)
     if not _reads_files(dataset):
         return found
     if dataset.ann_file:
@@ -224,8 +229,8 @@ def _labels_of_list(path: Path) -> dict:
     try:
         labels = [Label(int(word), f'line {line} of {path}') for word, line in first.items()]
     except ValueError:
-        line = next(line for word, line in first.items() if not word.lstrip('+-').isdecimal())
-        return dict(unreadable=f'line {line} of {path} does not end in a label: a path, a blank and a whole number are '
+        bad = next(line for word, line in first.items() if not word.lstrip('+-').isdecimal())
+        return dict(unreadable=f'line {bad} of {path} does not end in a label: a path, a blank and a whole number are '
                                'expected')
     return dict(lowest=min(labels), highest=max(labels)) if labels else {}
 
@@ -241,7 +246,7 @@ def built_classes(dataset, field: str) -> List[DataClasses]:
     if hasattr(dataset, 'dataset'):
         return built_classes(dataset.dataset, f'{field}.dataset')
     things = _metainfo(dataset, 'thing_classes')
-    found = DataClasses(field, type(dataset).__name__, _metainfo(dataset, 'classes'), things and len(things))
+    found = DataClasses(field, type(dataset).__name__, _metainfo(dataset, 'classes'), len(things) if things else None)
     if not _reads_files(dataset) and hasattr(dataset, 'get_data_info'):
         found = found._replace(**_labels_in_memory(dataset))
     return [found]
@@ -281,7 +286,7 @@ def compare(heads: Dict[str, int], data: Sequence[DataClasses], cfg: Optional[Co
     _compare_folders(data, verdict)
     others = _compare_splits(data, verdict)
     # A folder that lacks a few of a thousand classes is no reason to change the model.
-    others += [each for each in data if each.declared is not None and not _can_be_declared(each.names)]
+    others += [each for each in data if each.declared is not None and not _can_be_declared(each.known)]
     _compare_heads(heads, [each for each in data if each not in others], verdict)
     if number is None:
         number = _compare_with_each_other(heads, verdict)
@@ -300,9 +305,9 @@ def _compare_folders(data: Sequence[DataClasses], verdict: Verdict) -> None:
     for each in data:
         if each.declared is not None:
             verdict.problems.append(f'{each.shown} stands for {each.declared} classes, and {each.folder} has '
-                                    f'{len(each.names)} class folders: {_some(each.names)}{_empty(each)}')
-            if _can_be_declared(each.names):
-                verdict.options[f'{each.field}.metainfo.classes'] = ','.join(each.names)
+                                    f'{len(each.known)} class folders: {_some(each.known)}{_empty(each)}')
+            if _can_be_declared(each.known):
+                verdict.options[f'{each.field}.metainfo.classes'] = ','.join(each.known)
         elif each.empty and each.field.startswith('train'):
             verdict.warnings.append(f'{each.shown}: {each.folder} has {_count(each.empty, "class folder")} without an '
                                     f'image, which count as classes: {_some(each.empty)}')
@@ -315,19 +320,19 @@ def _compare_splits(data: Sequence[DataClasses], verdict: Verdict) -> List[DataC
         return []
     first, wrong = named[0], []
     labels: Dict[str, List[int]] = {}
-    for label, name in enumerate(first.names):
+    for label, name in enumerate(first.known):
         labels.setdefault(name, []).append(label)  # ImageNet has two classes 'crane'
     for each in named[1:]:
-        moved = [(label, name) for label, name in enumerate(each.names) if label not in labels.get(name, [label])]
+        moved = [(label, name) for label, name in enumerate(each.known) if label not in labels.get(name, [label])]
         if not moved:
             continue
         label, name = moved[0]
-        lost = [other for other in first.names if other not in each.names]
-        more = [other for other in each.names if other not in labels]
-        told = [f'{_some(lost)} missing' if lost else '', f'{_some(more)} extra' if more else '']
-        told = f' ({", ".join(part for part in told if part)})' if any(told) else ''
+        lost = [other for other in first.known if other not in each.known]
+        more = [other for other in each.known if other not in labels]
+        parts = [f'{_some(lost)} missing' if lost else '', f'{_some(more)} extra' if more else '']
+        told = f' ({", ".join(part for part in parts if part)})' if any(parts) else ''
         verdict.problems.append(
-            f'{each.field} has {len(each.names)} classes, {first.field} has {len(first.names)}{told}: {name!r} would '
+            f'{each.field} has {len(each.known)} classes, {first.field} has {len(first.known)}{told}: {name!r} would '
             f'be label {label} in one and {labels[name][0]} in the other'
             + ('. Both need the same class folders, an empty one where there is no image'
                if each.folder and first.folder else ''))
@@ -346,7 +351,7 @@ def _compare_heads(heads: Dict[str, int], data: Sequence[DataClasses], verdict: 
     for (number, wrong), group in groups.items():
         fields = f'{" and ".join(each.field for each in group)} ({group[0].kind})'
         first = group[0]
-        where = f' (the folders {_some(first.names)} of {first.folder})' if first.folder else ''
+        where = f' (the folders {_some(first.known)} of {first.folder})' if first.folder else ''
         verdict.problems.append(
             f'{fields} {"has" if len(group) == 1 else "have"} {number} classes{where}{_empty(first)}, the model has '
             + ', '.join(f'{place}={heads[place]}' for place in wrong))
@@ -374,7 +379,7 @@ def _compare_labels(heads: Dict[str, int], data: Sequence[DataClasses], verdict:
             verdict.problems.append(f'{each.shown}: {each.unreadable}')
         if number is None or each.highest is None:
             continue
-        wrong = next((label for label in (each.highest, each.lowest) if not 0 <= label.number < number), None)
+        wrong = next((label for label in (each.highest, each.lowest) if label and not 0 <= label.number < number), None)
         if wrong:
             verdict.problems.append(f'{each.shown} has the label {wrong.number} ({wrong.place}); with {number} classes '
                                     f'0 to {number - 1} are allowed')

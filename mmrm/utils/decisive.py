@@ -108,8 +108,9 @@ def _short(value) -> str:
     """A value in a line; of parts with a type, the types."""
     if isinstance(value, dict) and value.get('type'):
         return type_name(value)
-    if _types(value) and all(_types(value)):
-        text = ', '.join(_types(value))
+    types = _types(value)
+    if types and all(types):
+        text = ', '.join(types)
         return text if len(text) <= 160 else f'{text[:157]}...'
     text = repr(value)
     return text if len(text) <= 60 else f'{text[:57]}...'
@@ -127,7 +128,7 @@ def parse_settings(text: str) -> Optional[dict]:
 
 def _value(node: ast.expr):
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'dict':
-        found = {}
+        found: dict = {}
         for argument in node.args:
             found.update(_value(argument) if isinstance(argument, ast.Dict) else {})
         found.update({keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg})

@@ -16,7 +16,7 @@ from .errors import UserError, UserFileError, UserValueError
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 RUN_LOCK = '.run.lock'  # of a training run, in each folder that it writes to
 # What flock says where a file system has no locks.

@@ -89,9 +89,9 @@ def _nearest(cfg: Config, key: str, new: _Place) -> Optional[str]:
     """The most similar key of the config, else of the arguments that the class takes."""
     *above, word = new.path
     rest = key.split('.')[len(new.path):]
-    for known in (_keys(cfg), ('.'.join([*above, name, *rest]) for name in sorted(new.arguments))):
+    for keys in (_keys(cfg), ('.'.join([*above, name, *rest]) for name in sorted(new.arguments))):
         # Keys of one part have much in common: the word that is wrong must be like one of the right key.
-        known = [each for each in known if difflib.get_close_matches(word, each.split('.'), n=1, cutoff=0.75)]
+        known = [each for each in keys if difflib.get_close_matches(word, each.split('.'), n=1, cutoff=0.75)]
         found = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
         if found:
             return found[0]
@@ -155,7 +155,9 @@ def _classes(kind, scope: Optional[str]) -> list:
 def _signature(kind) -> _Arguments:
     """The arguments of a class, with those that it passes on to the classes it inherits from."""
     names, anything = {'type', '_scope_'}, False
-    makers = [each.__init__ for each in kind.__mro__ if '__init__' in vars(each)] if inspect.isclass(kind) else [kind]
+    makers = [kind]
+    if inspect.isclass(kind):
+        makers = [vars(each)['__init__'] for each in kind.__mro__ if '__init__' in vars(each)]
     for maker in makers:
         try:
             parameters = inspect.signature(maker).parameters.values()

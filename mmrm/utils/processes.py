@@ -1,8 +1,9 @@
 """Which process of a run this is, and lines that only one of them tells."""
 import os
 import sys
+from typing import Set
 
-_warned = set()
+_warned: Set[str] = set()
 
 
 def local_rank() -> int:

@@ -10,10 +10,10 @@ import torch
 
 def get_random_state() -> dict:
     """The state of Python's, NumPy's, torch's and the current CUDA device's generators, in types that load safely."""
-    name, keys, position, has_gauss, cached = np.random.get_state()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state = dict(
         python=random.getstate(),
-        numpy=(name, keys.astype(np.int64).tolist(), position, has_gauss, cached),
+        numpy=(name, np.asarray(keys).astype(np.int64).tolist(), position, has_gauss, cached),
         torch=torch.get_rng_state())
     if torch.cuda.is_available():
         state['cuda'] = torch.cuda.get_rng_state()
