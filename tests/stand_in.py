@@ -39,7 +39,7 @@ def use_stand_in(tmp_path, monkeypatch) -> None:
     """Let every run be trained by the stand-in; files beside its folder make it wait or fail."""
     script = tmp_path / 'trainer.py'
     script.write_text(TRAINER)
-    monkeypatch.setattr(jobs.Run, 'command', lambda run: [
+    monkeypatch.setattr(jobs.Job, 'command', lambda run: [
         sys.executable, str(script), str(run.work_dir), str(run.epochs), str(run.val_interval), str(run.resume_from())])
 
 

@@ -55,7 +55,7 @@ def main() -> None:
             console.print(f'{state}: {shlex.join(run.command())}', markup=False, highlight=False)
         return
 
-    def finished(run: experiment.Run) -> str:
+    def finished(run: experiment.Trial) -> str:
         result = experiment.result_of(run)
         experiment.add_result(results, result)
         return f'at {result["test"][str(run.epochs)]:.2f} after {processes.clock(3600 * result["hours"])} of training'

@@ -12,7 +12,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ..utils.errors import UserValueError
 from ..utils.paths import show_path
-from ..utils.runs import Run, read_run
+from ..utils.runs import RunLog, read_run
 from ..visualization import figures
 
 DATA = Path(__file__).with_suffix('.json')
@@ -77,21 +77,21 @@ def curves_of(config: Union[str, Path, None]) -> Optional[Curves]:
     return all_curves().get(f'{path.parent.name}/{path.stem}')
 
 
-def config_of(run: Run) -> Optional[str]:
+def config_of(run: RunLog) -> Optional[str]:
     """``<regulariser>/<config name>`` of a run in a folder of the default scheme, ``.../seed<N>`` included."""
     folder = run.folder.parent if run.folder.name.startswith('seed') else run.folder
     name = f'{folder.parent.name}/{folder.name}'
     return name if name in all_curves() else None
 
 
-def measured(run: Run, curves: Curves) -> Dict[int, float]:
+def measured(run: RunLog, curves: Curves) -> Dict[int, float]:
     """What a run measured of the authors' metric, in percent, by epoch or iteration."""
     values = {step: metrics.get(curves.key) for step, metrics in run.validations.items()}
     return {step: value * curves.factor for step, value in sorted(values.items())
             if isinstance(value, (int, float)) and math.isfinite(value)}
 
 
-def beside(run: Run, curves: Curves) -> Optional[str]:
+def beside(run: RunLog, curves: Curves) -> Optional[str]:
     """The last validation of a run beside the authors' at the same step; None if there is nothing to compare."""
     values = {step: value for step, value in measured(run, curves).items() if curves.band(step)}
     if not values:
@@ -105,7 +105,7 @@ def beside(run: Run, curves: Curves) -> Optional[str]:
     return f'{curves.unit} {step}: {values[step]:.1f}, {whose} had {theirs}{near}'
 
 
-def read(folder: Union[str, Path], config: Optional[str] = None) -> Tuple[Run, Curves]:
+def read(folder: Union[str, Path], config: Optional[str] = None) -> Tuple[RunLog, Curves]:
     """A run and the authors' curves for it.
 
     Args:
@@ -124,7 +124,7 @@ def read(folder: Union[str, Path], config: Optional[str] = None) -> Tuple[Run, C
     return run, curves
 
 
-def draw(run: Run, curves: Curves):
+def draw(run: RunLog, curves: Curves):
     """The run's curve over the authors': their range over neighbouring epochs as a band, each of their runs a line."""
     figure = figures.new_figure(6.4, 4)
     axes = figure.subplots()
@@ -149,7 +149,7 @@ def draw(run: Run, curves: Curves):
     return figure
 
 
-def table_lines(run: Run, curves: Curves) -> List[List[str]]:
+def table_lines(run: RunLog, curves: Curves) -> List[List[str]]:
     """Step, this run's value, the authors' range and whether the value lies in it, a row per validation."""
     lines = []
     for step, value in measured(run, curves).items():

@@ -12,8 +12,9 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, 
 from ..utils.decisive import decisive_settings, differences
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import default_work_dir, home, shipped, show_path
-from ..utils.runs import Run, find_runs, read_run
+from ..utils.runs import RunLog, find_runs, read_run
 from ..visualization import grids
+from .authors_curves import beside, curves_of
 from .published import METRICS, RECIPES, TABLES, Metric, Row, Table
 
 EFFICIENCY_FILE = 'efficiency.json'
@@ -62,7 +63,7 @@ class Filled:
         cells (list[Cell]): One for each metric of the table.
         state (str): 'finished', '57 of 200 epochs', 'missing' ...
         config (str, optional): The config behind the numbers.
-        runs (list[Run]): The runs behind the numbers.
+        runs (list[RunLog]): The runs behind the numbers.
         checkpoints (list[Path | None]): Of each of ``runs``, the one that the paper's kind of number stands for.
         commands (list[str]): What fills the rest.
         notes (list[str]): What to know about the runs.
@@ -71,7 +72,7 @@ class Filled:
     cells: List[Cell]
     state: str
     config: Optional[str] = None
-    runs: List[Run] = field(default_factory=list)
+    runs: List[RunLog] = field(default_factory=list)
     checkpoints: List[Optional[Path]] = field(default_factory=list)
     commands: List[str] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
@@ -120,6 +121,10 @@ def _fill_row(table: Table, row: Row, root: Path, given: dict) -> Filled:
     if any(OTHER_SETTINGS in note for note in differ):
         filled.state += f', {OTHER_SETTINGS}'
     filled.notes += differ
+    curves = curves_of(config)
+    if curves:
+        told = {show_path(run.folder): beside(run, curves) for run in counted}
+        filled.notes += [f'{folder}: {line}' for folder, line in told.items() if line]
     filled.commands = _commands(table, row, config, runs, cells)
     return filled
 
@@ -139,7 +144,7 @@ def _number(path: Path) -> int:
     return int(re.sub(r'\D', '', path.name) or 0)
 
 
-def _choose(candidates: Iterable[Tuple[Optional[str], List[Path]]]) -> Tuple[Optional[str], List[Run], List[str]]:
+def _choose(candidates: Iterable[Tuple[Optional[str], List[Path]]]) -> Tuple[Optional[str], List[RunLog], List[str]]:
     """The candidate with most finished runs, the first of equals, and what was left out of it."""
     chosen, best = (None, [], []), (0, 0)
     for config, folders in candidates:
@@ -149,7 +154,7 @@ def _choose(candidates: Iterable[Tuple[Optional[str], List[Path]]]) -> Tuple[Opt
                 runs.append(read_run(folder))
             except UserFileError:
                 continue
-        by_seed: Dict[object, Run] = {}
+        by_seed: Dict[object, RunLog] = {}
         for run in runs:
             seed = run.folder if run.seed is None else run.seed
             rival = by_seed.get(seed)
@@ -163,7 +168,7 @@ def _choose(candidates: Iterable[Tuple[Optional[str], List[Path]]]) -> Tuple[Opt
     return chosen
 
 
-def _state(runs: List[Run]) -> str:
+def _state(runs: List[RunLog]) -> str:
     if not runs:
         return 'missing'
     finished = sum(run.finished for run in runs)
@@ -173,12 +178,12 @@ def _state(runs: List[Run]) -> str:
     return ', '.join([*([f'{finished} finished'] if finished else []), *open_runs])
 
 
-def _step(run: Run, metric: Metric, kind: str) -> Optional[int]:
+def _step(run: RunLog, metric: Metric, kind: str) -> Optional[int]:
     # Of the logged number: an error is best where the accuracy is highest.
     return run.best(metric.key, lower=metric.lower == (metric.factor > 0)) if kind == 'best' else run.last(metric.key)
 
 
-def _pick(run: Run, metric: Metric, kind: str) -> dict:
+def _pick(run: RunLog, metric: Metric, kind: str) -> dict:
     return run.validations.get(_step(run, metric, kind), {})
 
 
@@ -202,7 +207,7 @@ def _efficiency(row: Row, root: Path) -> List[dict]:
 
 
 # ---------------------------------------------------------------------------------------------------------- same config
-def _different(run: Run, row: Row, config: Optional[str]) -> List[str]:
+def _different(run: RunLog, row: Row, config: Optional[str]) -> List[str]:
     """In which settings a run differs from the config (or the sweep's value) that it stands for."""
     from mmengine.config import Config
     if run.settings is None:
@@ -232,7 +237,7 @@ def train_command(config: str) -> str:
     return f'python tools/train.py {config}' if gpus == 1 else f'tools/dist_train.sh {config} {gpus}'
 
 
-def _commands(table: Table, row: Row, config: Optional[str], runs: List[Run], cells: List[Cell]) -> List[str]:
+def _commands(table: Table, row: Row, config: Optional[str], runs: List[RunLog], cells: List[Cell]) -> List[str]:
     """What fills the rest of a row: resume what is unfinished, start what is missing."""
     commands, wanted = [], row.runs or table.runs
     if config is None and row.sweep and (runs or not row.configs):
@@ -255,7 +260,7 @@ def _commands(table: Table, row: Row, config: Optional[str], runs: List[Run], ce
     return commands
 
 
-def _where(run: Run, config: str) -> str:
+def _where(run: RunLog, config: str) -> str:
     for seed in (None, run.seed):
         if run.folder.resolve() == default_work_dir(shipped() / config, seed).resolve():
             return '' if seed is None else f' --seed {seed}'

@@ -26,8 +26,9 @@ from ..utils import files as writing
 from ..utils import paths
 from ..utils.checkpoints import read_checkpoint
 from ..utils.config import checkpoint_out_dir, dataset_class, datasets, preprocessor_of, require, type_name
-from ..utils.errors import UserError, UserFileError, UserValueError, one_line
+from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.processes import local_rank, say
+from ..weights.layouts import abbreviate, compare
 from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints
 from ..weights.strict import download
 
@@ -396,15 +397,14 @@ def check_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ())
     checkpoint = read_checkpoint(path)
     state = checkpoint.get('state_dict', checkpoint)
     state = {name[7:] if name.startswith('module.') else name: value for name, value in state.items()}
-    try:
-        missing, unexpected = model.load_state_dict(state, strict=False)
-    except RuntimeError as error:
-        raise UserFileError(f'checkpoint {path} does not fit the config: {one_line(error)}') from error
+    missing, left, shapes = compare(model.state_dict(), state)
     missing = [name for name in missing if not any(part in name for part in unused)]
-    if missing or (unexpected and not unused):
-        told = [f'{len(names)} {what} ({", ".join(names[:3])}{" ..." if len(names) > 3 else ""})'
-                for names, what in ((missing, 'weights are missing'), (unexpected, 'are unknown')) if names]
+    if missing or shapes or (left and not unused):
+        told = [f'{len(names)} weights {what} ({abbreviate(names, 3)})'
+                for names, what in ((missing, 'are missing'), (left, 'are unknown'),
+                                    (list(shapes.values()), 'have another shape')) if names]
         raise UserFileError(f'checkpoint {path} does not fit the config: {"; ".join(told)}.')
+    model.load_state_dict(state, strict=False)
 
 
 # ----------------------------------------------------------------------------------------------------------- devices

@@ -39,13 +39,13 @@ METHODS = {
 
 
 @dataclass
-class Run(jobs.Run):
+class Trial(jobs.Job):
     """One run of the experiment.
 
     Args:
         method (str): One of :data:`METHODS`.
         settings (dict): Where it departs from the protocol.
-        **kwargs: As for :class:`mmrm.experiments.jobs.Run`.
+        **kwargs: As for :class:`mmrm.experiments.jobs.Job`.
     """
     method: str = ''
     settings: dict = field(default_factory=dict)
@@ -60,7 +60,7 @@ def plan(methods: Optional[Sequence[str]] = None,
          seeds: Optional[Sequence[int]] = None,
          root: Optional[Union[str, Path]] = None,
          options: Optional[dict] = None,
-         device: str = 'cpu') -> List[Run]:
+         device: str = 'cpu') -> List[Trial]:
     """The runs of the experiment, none of them started; all methods of a seed before the next seed.
 
     Args:
@@ -87,7 +87,7 @@ def plan(methods: Optional[Sequence[str]] = None,
     return runs
 
 
-def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Run:
+def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Trial:
     folder, own, _ = METHODS[method]
     twice = sorted(set(own) & set(options))
     if twice:
@@ -101,13 +101,13 @@ def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Run:
             raise UserValueError(f'seed {seed}: every seed has its own {size} images a class, and CIFAR-10 has 5000; '
                                  f'allowed: 0 to {5000 // size - 1}')
         merged[PART] = cfg.train_dataloader.dataset.per_class = [seed * size, (seed + 1) * size]
-    return Run(f'{method} seed {seed}', config, merged, seed, root / method / f'seed{seed}',
+    return Trial(f'{method} seed {seed}', config, merged, seed, root / method / f'seed{seed}',
                int(cfg.train_cfg.max_epochs), ['--device', device], val_interval=int(cfg.train_cfg.val_interval),
                method=method, fingerprint=jobs.fingerprint(cfg, seed, options), settings=options)
 
 
 # -------------------------------------------------------------------------------------------------------------- results
-def result_of(run: Run) -> dict:
+def result_of(run: Trial) -> dict:
     """What a finished run found: test accuracies, a curve for each of :data:`CURVES` and its time.
 
     Versions and the processor are those of the process that asks.
@@ -189,7 +189,7 @@ def _other_settings(path: Union[str, Path], name: str) -> UserFileError:
                          'settings, or another --results.')
 
 
-def known_results(runs: Sequence[Run], path: Union[str, Path]) -> Dict[str, dict]:
+def known_results(runs: Sequence[Trial], path: Union[str, Path]) -> Dict[str, dict]:
     """The results in a file that are of these runs, by the run's name.
 
     Raises:

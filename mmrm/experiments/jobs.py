@@ -40,7 +40,7 @@ DECISIVE = tuple(key for key in SECTIONS if key not in ('data_preprocessor', 'au
 
 
 @dataclass
-class Run:
+class Job:
     """One training run.
 
     Args:
@@ -183,7 +183,7 @@ def fingerprint(cfg: Config, seed: int, options: dict) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def check_same(run: Run) -> None:
+def check_same(run: Job) -> None:
     """Raise if the run's folder holds a run with other settings."""
     note = run.work_dir / 'run.json'
     if note.is_file():
@@ -200,11 +200,11 @@ def is_locked(work_dir: Path) -> bool:
     return any(lock_holder(work_dir / name) for name in (JOB_LOCK, RUN_LOCK))
 
 
-def train(run: Run, environment: Optional[dict] = None, start: Start = subprocess.Popen) -> str:
+def train(run: Job, environment: Optional[dict] = None, start: Start = subprocess.Popen) -> str:
     """Train one run to its end, or find it finished.
 
     Args:
-        run (Run): The run.
+        run (Job): The run.
         environment (dict, optional): Variables for its process, besides the current ones. Defaults to None.
         start (callable): In the place of ``subprocess.Popen``.
 
@@ -249,10 +249,10 @@ def train(run: Run, environment: Optional[dict] = None, start: Start = subproces
     return f'failed: {why}' + (MISTAKE if code == 2 and run.logged_epochs() <= before else '')
 
 
-def run_here(runs: Sequence[Run],
+def run_here(runs: Sequence[Job],
              jobs: int = 1,
              cpu: bool = False,
-             report: Callable[[Run, str], None] = lambda run, state: None,
+             report: Callable[[Job, str], None] = lambda run, state: None,
              tick: Callable[[], None] = lambda: None) -> Dict[str, str]:
     """Train the runs on this machine, ``jobs`` at a time.
 
@@ -260,7 +260,7 @@ def run_here(runs: Sequence[Run],
     an interrupt the running ones are ended; the next call takes them up again.
 
     Args:
-        runs (Sequence[Run]): The runs.
+        runs (Sequence[Job]): The runs.
         jobs (int): How many at a time. Each has its own GPUs. Defaults to 1.
         cpu (bool): Whether to train on the CPU. Defaults to False.
         report (callable): Called with a run and its state: 'started', or what :func:`train` returned.
@@ -272,7 +272,7 @@ def run_here(runs: Sequence[Run],
     jobs = min(jobs, max(len(runs), 1))
     states = {run.name: 'not started' for run in runs}
 
-    def work(run: Run, environment: dict, start: Start) -> bool:
+    def work(run: Job, environment: dict, start: Start) -> bool:
         report(run, 'started')
         try:
             states[run.name] = train(run, environment, start)
@@ -304,11 +304,11 @@ def _environments(jobs: int, gpus: int, cpu: bool) -> List[dict]:
             for slot in range(jobs)]
 
 
-def run_with_progress(runs: Sequence[Run],
+def run_with_progress(runs: Sequence[Job],
                       jobs: int,
                       cpu: bool,
                       console: Console,
-                      finished: Callable[[Run], str] = lambda run: '',
+                      finished: Callable[[Job], str] = lambda run: '',
                       every: float = 60) -> bool:
     """:func:`run_here` with a bar for each run under way, one for all and the time left; without a terminal, lines.
 
@@ -329,7 +329,7 @@ def run_with_progress(runs: Sequence[Run],
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         whole = progress.add_task('all', total=total, left='')
 
-        def report(run: Run, state: str) -> None:
+        def report(run: Job, state: str) -> None:
             with lock:
                 if state == 'started':
                     bars[run.name] = (run, progress.add_task(run.name, total=run.epochs, left=''))

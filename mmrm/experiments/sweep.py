@@ -58,7 +58,7 @@ SWEEPS = {
 
 
 @dataclass
-class Run(jobs.Run):
+class SweepJob(jobs.Job):
     """One training run of a sweep: which sweep, setting and value."""
     sweep: str = ''
     setting: str = ''
@@ -74,7 +74,7 @@ def plan(sweep: str,
          options: Optional[dict] = None,
          arguments: Sequence[str] = (),
          gpus: Optional[int] = None,
-         cpu: bool = False) -> List[Run]:
+         cpu: bool = False) -> List[SweepJob]:
     """The runs of a sweep, none of them started.
 
     Args:
@@ -111,7 +111,7 @@ def plan(sweep: str,
             merged = {**knobs, **(options or {})}
             cfg = jobs.merged_config(config, merged)
             for seed in dict.fromkeys(seeds):
-                run = Run(f'{sweep}={value} {name} seed {seed}', config, merged, seed,
+                run = SweepJob(f'{sweep}={value} {name} seed {seed}', config, merged, seed,
                           root / sweep / name / value / f'seed{seed}', int(cfg.train_cfg.max_epochs), list(arguments),
                           width, int(cfg.train_cfg.get('val_interval', 1)), jobs.fingerprint(cfg, seed, merged),
                           sweep=sweep, setting=name, value=value)
@@ -161,7 +161,7 @@ def _moved_out(knobs: dict) -> dict:
 class SlurmJob:
     """What Slurm runs: one run. A job that is preempted or out of time goes back into the queue and resumes."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: SweepJob):
         self.run = run
 
     def __call__(self) -> str:
@@ -176,15 +176,15 @@ class SlurmJob:
         return DelayedSubmission(self)
 
 
-def run_on_slurm(runs: Sequence[Run],
+def run_on_slurm(runs: Sequence[SweepJob],
                  jobs: Optional[int] = None,
                  cpu: bool = False,
                  parameters: Optional[dict] = None,
-                 cluster: str = 'slurm') -> List[Tuple[Run, str]]:
+                 cluster: str = 'slurm') -> List[Tuple[SweepJob, str]]:
     """Submit the unfinished runs as one Slurm job array. A run that is queued twice trains once.
 
     Args:
-        runs (Sequence[Run]): From :func:`plan`.
+        runs (Sequence[SweepJob]): From :func:`plan`.
         jobs (int, optional): How many at a time at most. Defaults to None, no limit.
         cpu (bool): Whether to ask for no GPUs. Defaults to False.
         parameters (dict, optional): submitit's: ``partition``, ``timeout_min``, ``cpus_per_task``, ``mem_gb`` and
@@ -192,7 +192,7 @@ def run_on_slurm(runs: Sequence[Run],
         cluster (str): submitit's name of the cluster. Defaults to 'slurm'.
 
     Returns:
-        list[tuple[Run, str]]: The submitted runs and their job ids.
+        list[tuple[SweepJob, str]]: The submitted runs and their job ids.
     """
     try:
         import submitit
@@ -222,7 +222,7 @@ def run_on_slurm(runs: Sequence[Run],
     return [(run, job.job_id) for run, job in zip(waiting, submitted)]
 
 
-def summary(runs: Sequence[Run]) -> List[dict]:
+def summary(runs: Sequence[SweepJob]) -> List[dict]:
     """Best and last top-1 accuracy of each run, in percent, or None; and where it stands."""
     rows = []
     for run in runs:

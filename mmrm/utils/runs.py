@@ -14,7 +14,7 @@ from .errors import UserFileError
 
 
 @dataclass
-class Run:
+class RunLog:
     """One training run.
 
     Args:
@@ -96,7 +96,7 @@ def find_runs(root: Union[str, Path]) -> List[Path]:
     return sorted(found)
 
 
-def read_run(folder: Union[str, Path]) -> Run:
+def read_run(folder: Union[str, Path]) -> RunLog:
     """Read all sessions of a run.
 
     Raises:
@@ -110,7 +110,8 @@ def read_run(folder: Union[str, Path]) -> Run:
     unit, length = _length(settings)
     logged = merge_sessions(folder, by_epoch=unit == 'epochs')
     epochs = {record['epoch']: record for record in logged.iterations.values() if isinstance(record.get('epoch'), int)}
-    return Run(folder, logged.validations, logged.trained, length, unit, settings, _training(logged.iterations), epochs)
+    training = _training(logged.iterations)
+    return RunLog(folder, logged.validations, logged.trained, length, unit, settings, training, epochs)
 
 
 class Logged(NamedTuple):

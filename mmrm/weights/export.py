@@ -8,10 +8,9 @@ from typing import Optional, Union
 import torch
 
 from ..core import ROI_LAYER
-from ..utils.checkpoints import COUNTER
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.files import atomic_write, check_out
-from .layouts import Network, StateDict, abbreviate, describe, identify, pvt_to_timm, split, strip_prefix
+from .layouts import Network, StateDict, abbreviate, compare, describe, identify, pvt_to_timm, split, strip_prefix
 from .provenance import origin, read_weights
 from .strict import find_checkpoint
 
@@ -151,10 +150,7 @@ def verify(backbone: StateDict, source: str) -> Optional[dict]:
 
 
 def _load(model: torch.nn.Module, state_dict: StateDict, source: str, what: str) -> None:
-    wanted = model.state_dict()
-    missing = [key for key in wanted if key not in state_dict and not key.endswith(COUNTER)]
-    left = [key for key in state_dict if key not in wanted]
-    shapes = [key for key in wanted if key in state_dict and wanted[key].shape != state_dict[key].shape]
+    missing, left, shapes = compare(model.state_dict(), state_dict)
     for problem, keys in (('lacks', missing), ('has, unlike it,', left), ('has in another shape', shapes)):
         if keys:
             raise UserFileError(f'{source} looks like {what}, but {problem} {len(keys)} tensors: {abbreviate(keys)}')

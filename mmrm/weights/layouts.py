@@ -9,6 +9,7 @@ from typing import Dict, List, NamedTuple, Optional
 import torch
 
 from ..core import ROI_LAYER
+from ..utils.checkpoints import COUNTER
 
 StateDict = Dict[str, torch.Tensor]
 
@@ -310,6 +311,28 @@ def describe(backbone: StateDict) -> str:
     if depths not in PVT_DEPTHS:
         return f'a PVTv2 of depths {depths}'
     return f'a PVTv2-{"B0" if config["embed_dims"] == 32 else PVT_DEPTHS[depths]}'
+
+
+class Fit(NamedTuple):
+    """How tensors differ from those that are wanted.
+
+    Args:
+        missing (list[str]): Wanted, not given.
+        left (list[str]): Given, not wanted.
+        shapes (dict[str, str]): Given in another shape, each with a sentence about it.
+    """
+    missing: List[str]
+    left: List[str]
+    shapes: Dict[str, str]
+
+
+def compare(wanted: StateDict, given: StateDict) -> Fit:
+    """Compare names and shapes of two state dicts; BN's counters may be absent on either side."""
+    missing = [key for key in wanted if key not in given and not key.endswith(COUNTER)]
+    left = [key for key in given if key not in wanted and not key.endswith(COUNTER)]
+    shapes = {key: f'{key} is {tuple(given[key].shape)} instead of {tuple(wanted[key].shape)}'
+              for key in wanted if key in given and wanted[key].shape != given[key].shape}
+    return Fit(missing, left, shapes)
 
 
 def abbreviate(keys, number: int = 4) -> str:

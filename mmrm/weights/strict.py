@@ -22,7 +22,7 @@ from ..utils import paths
 from ..utils.checkpoints import COUNTER
 from ..utils.errors import UserFileError, UserTypeError, UserValueError, one_line
 from ..utils.files import atomic_write
-from .layouts import Network, StateDict, abbreviate, describe, split
+from .layouts import Network, StateDict, abbreviate, compare, describe, split
 from .provenance import read_weights, tensor_hash
 from .runs import weights_of_run
 
@@ -184,9 +184,7 @@ def load_backbone(module: torch.nn.Module,
 
 def _check_fit(wanted: StateDict, given: StateDict, file: Path, name: str, network: Network) -> None:
     """Raise unless ``given`` has the names and shapes of ``wanted``; BN's counters may be absent on either side."""
-    missing = [key for key in wanted if key not in given and not key.endswith(COUNTER)]
-    left = [key for key in given if key not in wanted and not key.endswith(COUNTER)]
-    shapes = [key for key in wanted if key in given and wanted[key].shape != given[key].shape]
+    missing, left, shapes = compare(wanted, given)
     if not missing and not left and not shapes:
         return
     lines = [f'{file} does not fit {name}, nothing was loaded. The file looks like {describe(given)} '
@@ -196,8 +194,7 @@ def _check_fit(wanted: StateDict, given: StateDict, file: Path, name: str, netwo
             total = len(given if keys is left else wanted)
             lines.append(f'  {len(keys)} of {total} tensors {problem}: {abbreviate(keys)}')
     if shapes:
-        shown = [f'{key} is {tuple(given[key].shape)} instead of {tuple(wanted[key].shape)}' for key in shapes]
-        lines.append(f'  {len(shapes)} tensors of another shape: {abbreviate(shown)}')
+        lines.append(f'  {len(shapes)} tensors of another shape: {abbreviate(shapes.values())}')
     hint = _prefix_hint(wanted, given)
     raise UserFileError('\n'.join(lines) + hint)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from run_logs import settings, write_run, write_session
 
-from mmrm.analysis import authors_curves
+from mmrm.analysis import authors_curves, tables
+from mmrm.analysis.published import TABLES
 from mmrm.utils.errors import UserValueError
 from mmrm.utils.runs import read_run
 
@@ -76,3 +77,9 @@ def test_a_run_without_a_validation_is_no_error(tmp_path):
     run, curves = authors_curves.read(folder)
     assert authors_curves.beside(run, curves) is None and authors_curves.table_lines(run, curves) == []
     assert read_run(folder).trained == 0 and authors_curves.draw(run, curves) is not None
+
+
+def test_the_tables_tell_where_the_authors_were(tmp_path):
+    write_run(tmp_path / 'rm' / 'resnet50_8xb64_in1k', [5., 18., 25.], length=300)
+    row = next(each for each in tables.fill(TABLES['imagenet-r50'], tmp_path) if each.row.labels[-1] == '+ RM')
+    assert any("epoch 3: 25.0, the authors' run had" in note for note in row.notes)

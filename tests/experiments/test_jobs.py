@@ -20,7 +20,7 @@ from mmrm.utils.files import locked
 def runs(tmp_path, monkeypatch):
     """Two runs of three epochs; a file two folders above them makes them wait or fail."""
     use_stand_in(tmp_path, monkeypatch)
-    return [jobs.Run(name, Path('config.py'), {}, 0, tmp_path / 'runs' / name / 'seed0', 3)
+    return [jobs.Job(name, Path('config.py'), {}, 0, tmp_path / 'runs' / name / 'seed0', 3)
             for name in ('unshared', 'shared')]
 
 
@@ -163,7 +163,7 @@ def test_a_lone_last_checkpoint_without_validation_is_trained_again(runs):
 
 
 def test_beginning_again_is_said_to_train_py(tmp_path):
-    run = jobs.Run('x', Path('c.py'), {}, 0, tmp_path, 3)
+    run = jobs.Job('x', Path('c.py'), {}, 0, tmp_path, 3)
     assert '--resume' in run.command() and '--overwrite' not in run.command()
     (tmp_path / 'epoch_1.pth').touch()
     assert '--overwrite' in run.command() and '--resume' not in run.command()
@@ -173,9 +173,9 @@ def test_an_error_of_an_earlier_session_is_not_told_again(runs, monkeypatch):
     run = runs[0]
     run.work_dir.mkdir(parents=True)
     (run.work_dir / 'console.log').write_text('error: no data\n')
-    monkeypatch.setattr(jobs.Run, 'command', lambda run: ['sh', '-c', 'kill -9 $$'])
+    monkeypatch.setattr(jobs.Job, 'command', lambda run: ['sh', '-c', 'kill -9 $$'])
     assert jobs.train(run) == 'failed: ended by SIGKILL'
-    monkeypatch.setattr(jobs.Run, 'command', lambda run: ['sh', '-c', 'echo out of memory; exit 3'])
+    monkeypatch.setattr(jobs.Job, 'command', lambda run: ['sh', '-c', 'echo out of memory; exit 3'])
     assert jobs.train(run) == 'failed: out of memory'
 
 
@@ -191,7 +191,7 @@ def test_a_run_that_starts_while_all_are_ended_is_ended_too(runs, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(jobs, 'train', late)
-    monkeypatch.setattr(jobs.Run, 'command', lambda run: ['sleep', '60'])
+    monkeypatch.setattr(jobs.Job, 'command', lambda run: ['sleep', '60'])
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         jobs.run_here(runs[:1], cpu=True, tick=tick)
@@ -201,7 +201,7 @@ def test_a_run_that_starts_while_all_are_ended_is_ended_too(runs, monkeypatch):
 def test_options_are_words_that_mmengine_reads_back(tmp_path):
     from mmengine.config import DictAction
     options = {'a.b': [0, 250], 'c': 0.5, 'd': 'OptimWrapper', 'e': False}
-    command = jobs.Run('x', Path('c.py'), options, 0, tmp_path, 3).command()
+    command = jobs.Job('x', Path('c.py'), options, 0, tmp_path, 3).command()
     words = command[command.index('--cfg-options') + 1:]
     assert {key: DictAction._parse_iterable(value) for key, value in (word.split('=') for word in words)} == options
 
