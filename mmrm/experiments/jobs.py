@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..utils.config import checkpoint_out_dir, read_config
-from ..utils.decisive import SECTIONS
+from ..utils.decisive import LOGGED_ONLY, SECTIONS
 from ..utils.errors import UserError, UserFileError, UserTypeError, UserValueError
 from ..utils.files import RUN_LOCK, LockedError, lock_holder, locked, write_text
 from ..utils.paths import shipped
@@ -172,7 +172,8 @@ def fingerprint(cfg: Config, seed: int, options: dict) -> str:
         options (dict): Where the run departs from its config.
     """
     decisive = {key: copy.deepcopy(cfg.get(key)) for key in DECISIVE}
-    ((decisive.get('model') or {}).get('head') or {}).pop('log_blind_kl', None)  # one number more in the log
+    for key in LOGGED_ONLY:
+        ((decisive.get('model') or {}).get('head') or {}).pop(key, None)
     if cfg.get('data_preprocessor'):  # beside the model; those that have none keep the fingerprint they had
         decisive['data_preprocessor'] = cfg.data_preprocessor
     others = {key: value for key, value in options.items() if key.partition('.')[0] not in DECISIVE}

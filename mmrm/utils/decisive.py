@@ -16,6 +16,7 @@ SECTIONS = ('model', 'data_preprocessor', 'train_dataloader', 'val_dataloader', 
 PLACES_AND_SPEED = ('data_root', 'data_prefix', 'ann_file', 'backend_args', 'file_client_args', 'num_workers',
                     'persistent_workers', 'pin_memory', 'prefetch_factor', 'lazy_init', 'serialize_data',
                     'val_interval', 'val_begin', 'dynamic_intervals', '_scope_')
+LOGGED_ONLY = ('log_blind_kl', )  # of RMConsistencyHead: one number more in the log
 LENGTH = ('max_epochs', 'max_iters')
 # Hooks that watch a run and leave it as it is.
 WATCHING_HOOKS = ('CheckClassesHook', 'NonFiniteLossHook', 'MixedBatchesHook', 'CheckInvalidLossHook',
@@ -56,7 +57,8 @@ def decisive_settings(cfg: dict, length: bool = False, weights: bool = False) ->
     if scaling.get('enable'):
         found['auto_scale_lr'] = scaling.get('base_batch_size')
     found['randomness'] = {key: value for key, value in (found.get('randomness') or {}).items() if key != 'seed'}
-    left_out = {*PLACES_AND_SPEED, *(() if length else LENGTH), *(() if weights else ('checkpoint', 'pretrained'))}
+    left_out = {*PLACES_AND_SPEED, *LOGGED_ONLY, *(() if length else LENGTH),
+                *(() if weights else ('checkpoint', 'pretrained'))}
     found = {key: _plain(value, left_out) for key, value in found.items()}
     for part in ('train_dataloader', 'val_dataloader'):
         loader = found.get(part) or {}

@@ -68,7 +68,7 @@ def test_a_wrong_request_is_told(arguments, told, tmp_path):
         experiment.plan(root=tmp_path, **arguments)
 
 
-def test_a_fingerprint_knows_every_setting_but_the_place_of_the_data(tmp_path, monkeypatch):
+def test_a_fingerprint_knows_every_setting_but_the_place_of_the_data_and_what_is_only_logged(tmp_path, monkeypatch):
     def of(**arguments):
         return experiment.plan(['rm'], root=tmp_path, **{'seeds': [0], **arguments})[0].fingerprint
 
@@ -77,7 +77,7 @@ def test_a_fingerprint_knows_every_setting_but_the_place_of_the_data(tmp_path, m
               of(options={'model.head.omega': 0.2}), of(options={'load_from': 'weights.pth'})]
     assert len({one, *others}) == 6
     monkeypatch.setenv('MMRM_DATA', '/elsewhere')
-    assert of() == one
+    assert of() == of(options={'model.head.log_blind_kl': False}) == one
 
 
 def test_a_folder_of_another_protocol_is_left_alone(tmp_path):
