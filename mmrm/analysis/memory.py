@@ -5,7 +5,7 @@ import torch
 from mmpretrain.structures import DataSample
 
 from ..models.data_preprocessor import MIX_FIELD, recursive_mixes
-from ..models.regularisers import PuzzleMix, bound_augments
+from ..models.regularisers import PuzzleMix, StyleCutMix, bound_augments
 from ..utils.errors import UserError
 
 
@@ -32,9 +32,11 @@ def peak_memory(model: torch.nn.Module,
         from torch.distributed._tools.mem_tracker import MemTracker
     except ImportError as error:
         raise UserError('counting the memory of a step without a GPU needs torch 2.5 or later.') from error
-    if any(isinstance(augment, PuzzleMix) for augment in bound_augments(model)):
-        raise UserError("PuzzleMix's graph cut needs real numbers, and without a GPU memory is counted without any: "
-                        'leave the memory out (--no-memory), or measure on a GPU.')
+    for augment in bound_augments(model):
+        # A graph cut needs real numbers; the tracker cannot follow a network that is not trained.
+        if isinstance(augment, (PuzzleMix, StyleCutMix)):
+            raise UserError(f'the memory of a step with {type(augment).__name__} can be counted on a GPU only: leave it out '
+                            '(--no-memory).')
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         for module in model.modules():
             for name, parameter in module._parameters.items():

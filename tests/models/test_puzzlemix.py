@@ -16,6 +16,7 @@ from mmpretrain.registry import BATCH_AUGMENTS, MODELS
 from torch import distributed as dist
 
 from mmrm import bind_augments
+from mmrm.analysis.memory import peak_memory
 from mmrm.models.regularisers import PuzzleMix
 from mmrm.regularisers.labels import mix_labels
 from mmrm.regularisers.puzzlemix import (
@@ -419,3 +420,10 @@ def test_ddp_and_accumulation_do_not_notice_the_saliency_pass(one_process):
             trained.train_step(batch(2, generator=torch.Generator().manual_seed(seed)), wrapper)
         weights.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
     assert torch.allclose(*weights, atol=1e-6)
+
+
+def test_its_memory_is_not_counted_without_a_gpu():
+    model = net(augment())
+    bind_augments(model)
+    with pytest.raises(UserError, match=r'a step with PuzzleMix.*--no-memory'):
+        peak_memory(model, 2, (32, 32), 5)

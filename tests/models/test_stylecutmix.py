@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from helpers import batch, classifier, step
 
 from mmrm import bind_augments
+from mmrm.analysis.memory import peak_memory
 from mmrm.core import Box
 from mmrm.models.regularisers import StyleCutMix
 from mmrm.regularisers.stylecutmix import (
@@ -317,3 +318,10 @@ def test_grey_images_are_refused(options):
     bind_augments(model)
     with pytest.raises(UserValueError, match=r'RGB.*\(2, 1, 32, 32\)'):
         model.data_preprocessor.batch_augments.augments[0](torch.zeros(2, 1, 32, 32), torch.eye(5)[:2])
+
+
+def test_its_memory_is_not_counted_without_a_gpu(options):
+    model = net(options)
+    bind_augments(model)
+    with pytest.raises(UserError, match=r'a step with StyleCutMix.*--no-memory'):
+        peak_memory(model, 2, (32, 32), 5)
