@@ -35,8 +35,8 @@ def peak_memory(model: torch.nn.Module,
     for augment in bound_augments(model):
         # A graph cut needs real numbers; the tracker cannot follow a network that is not trained.
         if isinstance(augment, (PuzzleMix, StyleCutMix)):
-            raise UserError(f'the memory of a step with {type(augment).__name__} can be counted on a GPU only: leave it out '
-                            '(--no-memory).')
+            raise UserError(f'the memory of a step with {type(augment).__name__} can be counted on a GPU only: '
+                            'leave it out (--no-memory).')
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         for module in model.modules():
             for name, parameter in module._parameters.items():
