@@ -207,7 +207,8 @@ class RecursiveMix:
         self.reset()
         self._copy_images = bool(state['copy_images'])
         if 'images' in state:
-            mix = Mix(0.0, 0, Box(0, 0, 0, 0), tuple(state['images'].shape[-2:]), prediction=state.get('prediction'))
+            height, width = state['images'].shape[-2:]
+            mix = Mix(0.0, 0, Box(0, 0, 0, 0), (height, width), prediction=state.get('prediction'))
             self._history = _History(state['images'], state['scores'], mix)
 
     def mix(self, images: torch.Tensor, labels: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, Mix]:

@@ -24,7 +24,7 @@ def check_trio(model: nn.Module) -> Optional[str]:
     head = next((module for module in modules if isinstance(module, RMConsistencyHead)), None)
     if (preprocessor is None and head is None) or (head is not None and head.omega == 0):
         return None
-    if preprocessor is None:
+    if preprocessor is None and head is not None:
         return (f'The head is RMConsistencyHead with omega={head.omega}, but RecursiveMix is off: there will be no '
                 "consistency loss. Use data_preprocessor=dict(type='RMDataPreprocessor', batch_augments="
                 "dict(augments=dict(type='RecursiveMix'))), or omega=0 if you want none.")

@@ -115,7 +115,7 @@ class PyramidNetCIFAR(BaseBackbone):
         per_stage = len(widths) // NUM_STAGES
         channels = STEM_CHANNELS
         for stage in range(NUM_STAGES):
-            blocks = []
+            blocks: List[PyramidBottleneck] = []
             for index in range(stage * per_stage, (stage + 1) * per_stage):
                 stride = 2 if stage > 0 and not blocks else 1
                 blocks.append(

@@ -36,7 +36,8 @@ class FeatureCutMix(LayerMix):
     def draw(self, count: int, size: Sequence[int]):
         lam = self._generator.beta(self.alpha, self.alpha)
         index = torch.randperm(count)
-        box, lam = draw_box(lam, *size[-2:], self._generator)
-        return dict(index=index, mask=box_mask(box, *size[-2:])), index, lam
+        height, width = size[-2:]
+        box, lam = draw_box(lam, height, width, self._generator)
+        return dict(index=index, mask=box_mask(box, height, width)), index, lam
 
     mix_features = staticmethod(feature_cutmix)
