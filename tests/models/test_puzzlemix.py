@@ -289,6 +289,30 @@ def test_blocks_of_images_that_are_not_square_are_moved_whole():
             images[sample, :, row * 2:row * 2 + 2, column * 3:column * 3 + 3])
 
 
+def test_both_images_are_moved_each_by_its_own_saliency_and_mask():
+    generator = torch.Generator().manual_seed(3)
+    images = torch.rand(2, 3, 16, 16, generator=generator)
+    saliency = F.interpolate(torch.rand(2, 1, 4, 4, generator=generator)**9, scale_factor=4)[:, 0]
+    labels = iter(torch.randint(0, 3, (2, 4, 4), generator=generator).numpy())
+    masks = []
+
+    def solve(*terms):
+        masks.append(next(labels))
+        return masks[-1]
+
+    mixed, _ = puzzle_mix(images, images, saliency, torch.tensor([1, 0]), 0.5, 4, solve=solve)
+    pooled, moved = pool_saliency(saliency, 4).numpy(), [0, 0]
+    for sample in range(2):
+        mask, wanted = 1 - masks[sample] / 2, torch.zeros(3, 16, 16)
+        for side, (source, shown) in enumerate(((sample, mask), (1 - sample, 1 - mask))):
+            for (row, column), block in literal_plan(shown, pooled[source], 0.8).items():
+                piece = images[source, :, 4 * block[0]:4 * block[0] + 4, 4 * block[1]:4 * block[1] + 4]
+                wanted[:, 4 * row:4 * row + 4, 4 * column:4 * column + 4] += shown[row, column] * piece
+                moved[side] += block != (row, column)
+        assert torch.allclose(mixed[sample], wanted, atol=1e-6)
+    assert all(moved)
+
+
 def test_a_sample_keeps_the_share_of_its_mask():
     images, saliency, index = torch.rand(3, 3, 16, 16), torch.rand(3, 16, 16), torch.tensor([1, 2, 0])
     labels = np.stack([np.zeros((4, 4), int), np.full((4, 4), 2), np.tile([[0, 1, 2, 2]], (4, 1))])
