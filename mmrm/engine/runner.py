@@ -25,6 +25,8 @@ from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
 from .hooks.reset_history import warn_of_missing_parts
 from .loops import ResumableEpochLoop, ResumableIterLoop, ResumableLoop
 
+# A checkpoint is written when the last one is that old, in runs that write any.
+EVERY_MINUTES = 10
 EXACT_LOOPS = dict(EpochBasedTrainLoop=ResumableEpochLoop, IterBasedTrainLoop=ResumableIterLoop)
 # Which variables say the same in each launcher.
 RANK_VARIABLES = {
@@ -77,7 +79,8 @@ class Runner(MMEngineRunner):
         checkpoint = hooks.get('checkpoint', dict(type='CheckpointHook', interval=1))
         stock = ('CheckpointHook', 'mmengine.CheckpointHook', CheckpointHook)
         if isinstance(checkpoint, dict) and checkpoint.get('type') in stock:
-            hooks['checkpoint'] = dict(checkpoint, type=CrashSafeCheckpointHook)
+            clock = dict(every_minutes=EVERY_MINUTES) if checkpoint.get('interval', -1) > 0 else {}
+            hooks['checkpoint'] = dict(clock, **dict(checkpoint, type=CrashSafeCheckpointHook))
         super().register_default_hooks(hooks)
 
     def register_hooks(self, default_hooks: Optional[dict] = None, custom_hooks: Optional[list] = None) -> None:
@@ -87,10 +90,9 @@ class Runner(MMEngineRunner):
 
     def build_train_loop(self, loop):
         kind = exact_loop(loop)
-        if kind is None:
-            return super().build_train_loop(loop)
-        arguments = {key: value for key, value in loop.items() if key not in ('type', 'by_epoch')}
-        return kind(self, self._train_dataloader, **arguments)
+        if kind is not None:
+            loop = dict({key: value for key, value in loop.items() if key != 'by_epoch'}, type=kind)
+        return super().build_train_loop(loop)
 
     def resume(self, filename: str, *args, **kwargs) -> None:
         super().resume(filename, *args, **kwargs)

@@ -85,7 +85,7 @@ class TwoLayers(BaseModule):
 
 
 def runner(work_dir, hooks=(), workers=0, loop=None, sampler=None, accumulate=1, every=3, by_epoch=False, batch=BATCH,
-           seed=3, validate=True, checkpoint=(), reset=True, kind=Runner, **kwargs):
+           seed=3, validate=True, checkpoint=(), reset=True, kind=Runner, level='WARNING', **kwargs):
     """Twelve iterations with RM: three epochs of four, if ``loop`` does not say otherwise."""
     torch.manual_seed(0)  # the same initial weights in every run
     model = classifier(alpha=1.0, backbone=dict(type='TwoLayers'), in_channels=8)
@@ -110,7 +110,7 @@ def runner(work_dir, hooks=(), workers=0, loop=None, sampler=None, accumulate=1,
                                            **dict(checkpoint))),
         custom_hooks=[*([dict(type='ResetHistoryHook')] if reset else []), *hooks],
         randomness=dict(seed=seed, diff_rank_seed=True),
-        log_level='WARNING',
+        log_level=level,
         experiment_name=f'exact-{runner.count}',
         **kwargs)
 
@@ -336,7 +336,7 @@ def test_the_loops_are_not_in_the_config(tmp_path):
 
 def test_a_loop_that_is_none_of_mmengines_stays(tmp_path):
     LOOPS.register_module(name='OwnLoop', module=type('OwnLoop', (EpochBasedTrainLoop, ), {}), force=True)
-    built = runner(tmp_path, loop=dict(type='OwnLoop', max_epochs=1), checkpoint=dict(every_minutes=1))
+    built = runner(tmp_path, loop=dict(type='OwnLoop', max_epochs=1), checkpoint=dict(every_minutes=1), level='INFO')
     built.train()
     assert type(built.train_loop).__name__ == 'OwnLoop'
     assert 'every_minutes=1 has no effect, since a OwnLoop' in warned(tmp_path)
@@ -384,6 +384,15 @@ def test_the_clock_is_looked_at_every_tenth_iteration(tmp_path, monkeypatch):
         runner(tmp_path, hooks=[Clock(monkeypatch).hook(), StopAfter(11)], every=-1,
                checkpoint=dict(every_minutes=2)).train()
     assert saved(tmp_path) == ['iter_10.pth']
+
+
+@pytest.mark.parametrize('settings, minutes', [
+    (dict(), 10), (dict(checkpoint=dict(every_minutes=3)), 3), (dict(checkpoint=dict(every_minutes=None)), None),
+    (dict(every=-1), None)])
+def test_ten_minutes_are_the_longest_time_without_a_checkpoint_unless_something_else_is_asked_for(
+        tmp_path, settings, minutes):
+    hook = next(hook for hook in runner(tmp_path, **settings).hooks if isinstance(hook, CrashSafeCheckpointHook))
+    assert hook.every_minutes == minutes
 
 
 def test_a_checkpoint_by_the_clock_waits_for_the_end_of_an_accumulation(tmp_path, monkeypatch, often):

@@ -39,7 +39,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
     Args:
         every_minutes (float, optional): Write a checkpoint, ``iter_<N>.pth``, also when the last one is that old. The
             next one replaces it. Process 0 looks at its clock every 10 iterations and tells the others. Defaults to
-            None, never.
+            None, never; the tools' Runner gives mmengine's ``CheckpointHook`` 10, where its interval is above 0.
         save_history (bool): Whether a checkpoint in mid-epoch holds RM's history, in float32 the size of each process's
             batch of images (39 MB for 64 of 224 x 224). Without it, the first iteration after a resume is not mixed,
             and the run is not exact. Defaults to True.
@@ -68,8 +68,8 @@ class CrashSafeCheckpointHook(CheckpointHook):
         self._written = time.monotonic()
         self._midway = list(runner.message_hub.runtime_info.get('midway_ckpts', []))
         if self.every_minutes is not None and not isinstance(runner.train_loop, ResumableLoop):
-            runner.logger.warning(f'checkpoint: every_minutes={self.every_minutes} has no effect, since a '
-                                  f'{type(runner.train_loop).__name__} cannot go on in mid-epoch.')
+            runner.logger.info(f'checkpoint: every_minutes={self.every_minutes} has no effect, since a '
+                               f'{type(runner.train_loop).__name__} cannot go on in mid-epoch.')
             self.every_minutes = None
         self._refused, self._refused_at = 0, -1
         if getattr(self, 'best_ckpt_path', None):
