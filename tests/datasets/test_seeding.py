@@ -125,6 +125,23 @@ def test_an_order_drawn_from_the_global_generators_can_be_come_back_to():
     assert orders[0][1:] == orders[1] and orders[0] != orders[2]
 
 
+def test_batches_by_aspect_ratio_as_mmdet_makes_them():
+    pytest.importorskip('mmdet')
+    from mmdet.datasets.samplers import AspectRatioBatchSampler
+    dataset = Dice(11)
+    dataset.get_data_info = lambda index: dict(width=2 - index % 2, height=1.5)
+    sampler = DefaultSampler(dataset, seed=3)
+    built = DataLoader(dataset, batch_sampler=AspectRatioBatchSampler(sampler, 3))
+    batches = make_resumable(built)
+    sampler.set_epoch(2)
+    batches.epoch = 2
+    whole = [batch.tolist() for batch in built]
+    batches.first = 2
+    assert [batch.tolist() for batch in built] == whole[2:] and len(whole) == len(built) == 4
+    assert batches.sampler is sampler and batches.seed == 3 and batches.batch_size == 3
+    assert len({tuple(row[1:]) for batch in whole for row in batch}) == 11
+
+
 def test_it_is_the_data_set_itself_in_all_else():
     inner = Dice()
     seen = SeededDataset(inner)

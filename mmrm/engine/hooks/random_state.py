@@ -18,7 +18,9 @@ SAMPLER_KEY = 'sampler_seed'
 
 @HOOKS.register_module()
 class RandomStateHook(Hook):
-    """Saves every process's random state with each checkpoint and goes on from it.
+    """Saves every process's random state with each checkpoint and goes on from it, under mmengine's own Runner.
+
+    The Runner of the tools does more by itself (:mod:`mmrm.engine.loops`) and does not need this hook.
 
     The state is taken at the end of a training epoch and set again at the start of the next one, in a run that goes on
     as in a run that resumes, so that validation in between changes nothing. With workers the train data loader also
