@@ -20,6 +20,7 @@ from mmengine.runner import Runner as MMEngineRunner
 from ..utils import decisive
 from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
+from ..utils.files import put_in_place
 from .hooks import BindAugmentsHook, NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
 from .hooks.reset_history import warn_of_missing_parts
@@ -112,9 +113,7 @@ class Runner(MMEngineRunner):
                 os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, 'O_NOFOLLOW', 0), 0o666))
             super().save_checkpoint(out_dir, part.name, *args, **kwargs)
             if is_main_process():
-                with open(part, 'rb+') as file:  # on the disk, not only in its cache, before it counts as written
-                    os.fsync(file.fileno())
-                os.replace(part, Path(out_dir) / filename)
+                put_in_place(part, Path(out_dir) / filename)
         finally:
             if is_main_process():
                 part.unlink(missing_ok=True)

@@ -829,6 +829,16 @@ def test_checkpoint_of_another_network_is_named(error, trained, tmp_path):
     assert 'does not fit the config' in error(launch.train, other, '--resume', last, '--work-dir', tmp_path / 'work')
 
 
+def test_a_checkpoint_with_code_for_a_resume_to_execute_is_refused(error, trained, tmp_path):
+    config, work = trained
+    checkpoint = preflight.read_checkpoint(preflight.latest_checkpoint(work))
+    proof = tmp_path / 'executed'
+    checkpoint['meta']['config'] = f"open({str(proof)!r}, 'w')\nmodel = dict()\n"
+    torch.save(checkpoint, tmp_path / 'epoch_1.pth')
+    told = error(launch.train, config, '--resume', tmp_path / 'epoch_1.pth', '--work-dir', tmp_path / 'work')
+    assert "has code in meta['config']" in told and not proof.exists()
+
+
 def test_resume_goes_on_to_the_epoch_that_is_asked_for(trained, tmp_path, capsys):
     work = tmp_path / 'work'
     shutil.copytree(trained[1], work)

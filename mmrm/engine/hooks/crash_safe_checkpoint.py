@@ -11,6 +11,7 @@ from mmengine.runner import EpochBasedTrainLoop
 
 from ...utils.checkpoints import read_checkpoint
 from ...utils.errors import UserError, UserTypeError, UserValueError, one_line
+from ...utils.files import write_text
 from ...utils.saved import find_saved
 from ..loops import ResumableLoop, accumulating
 from .non_finite import REMEDIES, TrainingDivergedError, any_process, last_good_checkpoint, non_finite_tensors
@@ -140,6 +141,8 @@ class CrashSafeCheckpointHook(CheckpointHook):
             self._remove_afterwards(super()._save_checkpoint_with_step, runner, step, meta)
         finally:
             self._resume_state = None
+        if is_main_process() and '://' not in str(self.out_dir):  # mmengine writes it in place and does not flush it
+            write_text(Path(runner.work_dir) / 'last_checkpoint', self.last_ckpt, overwrite=True)
         for old in self._midway:
             path = self.file_backend.join_path(self.out_dir, old)
             if old != name and is_main_process() and self.file_backend.isfile(path):
