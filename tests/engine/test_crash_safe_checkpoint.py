@@ -200,6 +200,13 @@ def test_a_checkpoint_from_the_middle_of_an_epoch_is_resumed_from(by_iteration, 
     assert all(torch.equal(ours['state_dict'][name], value) for name, value in theirs['state_dict'].items())
 
 
+def test_the_one_at_the_end_of_an_epoch_is_written_once_when_the_epoch_counts_as_done(by_iteration):
+    """Written before that as well, a kill in between would leave one whose schedulers are an epoch behind."""
+    log, = by_iteration[1].glob('*/*.log')
+    assert log.read_text().count('Saving checkpoint at 6 iterations') == 1
+    assert read_checkpoint(by_iteration[1] / 'iter_6.pth')['meta']['epoch'] == 1
+
+
 def test_one_at_the_end_of_an_epoch_is_and_the_run_is_the_one_that_was_never_stopped(by_iteration, tmp_path):
     config, work = by_iteration[0], tmp_path / 'work'
     shutil.copytree(by_iteration[1], work)
