@@ -12,6 +12,7 @@ from ..utils.errors import UserFileError, UserValueError
 from ..utils.files import locked, write_text
 from ..utils.paths import find_config, home
 from ..utils.runs import read_run
+from ..version import __version__
 from . import jobs
 
 CONFIG = 'resnet18-w16_1xb64_cifar10-250'
@@ -124,8 +125,9 @@ def result_of(run: Trial) -> dict:
             curves[name] = [None if value is None else float(f'{value:.4g}') for value in curve]
     return dict(
         method=run.method, seed=run.seed, fingerprint=run.fingerprint, epochs=run.epochs, test=test, train=curves,
-        hours=round(found.training['hours'], 3), settings=run.settings, torch=torch.__version__,
-        mmpretrain=mmpretrain.__version__, mmengine=mmengine.__version__, processor=processor())
+        hours=round(found.training['hours'], 3), settings=run.settings, mmrm=__version__,
+        torch=torch.__version__, mmpretrain=mmpretrain.__version__, mmengine=mmengine.__version__,
+        processor=processor())
 
 
 def processor() -> str:

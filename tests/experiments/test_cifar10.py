@@ -10,10 +10,11 @@ import pytest
 from mmengine.config import Config
 from stand_in import use_stand_in
 
+import mmrm
 from mmrm.apis import launch
 from mmrm.engine import optim_wrapper
 from mmrm.experiments import cifar10 as experiment
-from mmrm.utils.errors import UserError
+from mmrm.utils.errors import UserError, UserFileError
 
 TOOL = Path(__file__).parents[2] / 'tools' / 'experiment.py'
 
@@ -154,18 +155,30 @@ def test_a_result_of_other_settings_is_not_taken_for_ones_own(tmp_path):
     assert list(experiment.known_results([run], tmp_path / 's.jsonl')) == ['rm seed 0']
 
 
-def test_the_published_results_are_of_this_protocol():
-    published = Path(__file__).parents[2] / 'docs' / 'experiment.jsonl'
-    assert len(experiment.known_results(experiment.plan(), published)) == len(experiment.read_results(published)) > 0
+def published():
+    docs = Path(__file__).parents[2] / 'docs'
+    return [docs / 'experiment.jsonl', *sorted((docs / 'follow_ups').glob('*.jsonl'))]
 
 
-def test_the_published_follow_ups_are_of_the_settings_they_name(tmp_path):
-    files = sorted((Path(__file__).parents[2] / 'docs' / 'follow_ups').glob('*.jsonl'))
-    assert files
-    for path in files:
-        for result in experiment.read_results(path):
+def test_the_published_results_are_the_whole_matrix():
+    done = {(result['method'], result['seed']) for result in experiment.read_results(published()[0])}
+    assert done == {(run.method, run.seed) for run in experiment.plan()}
+
+
+@pytest.mark.parametrize('path', published(), ids=lambda path: path.stem)
+def test_published_results_are_of_the_version_they_name(path, tmp_path):
+    """A record stays as it is. One of this version must be of the settings that this version has."""
+    for result in experiment.read_results(path):
+        if result['mmrm'] == mmrm.__version__:
             run, = experiment.plan([result['method']], [result['seed']], tmp_path, result['settings'])
-            assert result['settings'] and run.fingerprint == result['fingerprint'], path
+            assert run.fingerprint == result['fingerprint']
+        else:
+            assert result['mmrm'] == '0.1.0' and len(result['fingerprint']) == 12
+
+
+def test_results_of_another_version_are_not_mixed_with_new_ones():
+    with pytest.raises(UserFileError, match='other settings'):
+        experiment.known_results(experiment.plan(), published()[0])
 
 
 # ---------------------------------------------------------------------------------------------------------- the command
