@@ -1,0 +1,45 @@
+"""Detectors and segmentors through the tools: resumed in mid-epoch is, bit for bit, never stopped."""
+import pytest
+import torch
+
+from mmrm.apis import launch
+from mmrm.demo.world import make_world
+from mmrm.utils.checkpoints import read_checkpoint
+from mmrm.utils.paths import find_config
+
+CASES = {
+    'atss_r18': 'train_cfg = dict(max_epochs=2)',
+    'pspnet_r18': """
+train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=8, val_interval=4)
+train_dataloader = dict(sampler=dict(type='InfiniteSampler'))
+log_processor = dict(by_epoch=False)
+""",
+}
+OPTIONS = ['train_dataloader.batch_size=4', 'default_hooks.checkpoint.by_epoch=False',
+           'default_hooks.checkpoint.interval=3', 'default_hooks.checkpoint.max_keep_ckpts=-1']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', CASES)
+def test_a_run_of_another_toolbox_goes_on_bit_for_bit(name, tmp_path, monkeypatch):
+    world = make_world(tmp_path / 'world', classification=(8, 8), scenes=(16, 4), image_size=32, scene_size=(128, 96))
+    monkeypatch.setenv('MMRM_WORLD', str(world))
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    monkeypatch.setattr('logging.raiseExceptions', True)
+    config = tmp_path / f'{name}.py'
+    config.write_text(f"_base_ = [{str(find_config(f'configs/demo/{name}.py'))!r}]\n{CASES[name]}\n")
+
+    def train(folder, *more, workers=0):
+        launch.train([str(config), '--work-dir', str(tmp_path / folder), '--device', 'cpu', *more, '--cfg-options',
+                      *OPTIONS, f'train_dataloader.num_workers={workers}'])
+
+    train('whole')
+    train('parts', '--resume', str(tmp_path / 'whole' / 'iter_3.pth'), workers=2)
+    one, other = (read_checkpoint(tmp_path / folder / 'iter_8.pth') for folder in ('whole', 'parts'))
+    assert one['state_dict'].keys() == other['state_dict'].keys()
+    for key, value in one['state_dict'].items():
+        assert torch.equal(value, other['state_dict'][key]), key
+    for state, again in zip(one['optimizer']['state'].values(), other['optimizer']['state'].values()):
+        assert all(torch.equal(state[key], again[key]) for key in state if torch.is_tensor(state[key]))
+    assert one['message_hub']['log_scalars']['train/loss'].data[0].tolist() == (
+        other['message_hub']['log_scalars']['train/loss'].data[0].tolist())
