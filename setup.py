@@ -5,6 +5,7 @@ torch and numpy are enough for RecursiveMix in a loop of your own: ``pip install
 The two OpenMMLab stacks share their import names, so neither is a hard requirement: choose one with an extra,
 ``pip install .[openmmlab]`` or ``pip install .[onedl]``, or keep the one you have with ``pip install --no-deps -e .``.
 """
+
 import shutil
 import sys
 from pathlib import Path

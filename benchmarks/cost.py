@@ -6,6 +6,7 @@
 Three tables: the added work timed by itself as a share of a baseline step; whole steps of baseline, Mixup, CutMix and
 RM run in turn; and the memory of a step at batch 64 (allocations counted without computing them).
 """
+
 import argparse
 import copy
 import os
@@ -33,7 +34,8 @@ METHODS = dict(
     baseline=None,
     Mixup=dict(type='Mixup', alpha=0.2),
     CutMix=dict(type='CutMix', alpha=1.0),
-    RM=dict(type='RecursiveMix', alpha=0.5))
+    RM=dict(type='RecursiveMix', alpha=0.5),
+)
 
 
 def build(method: str, depth: int, classes: int) -> torch.nn.Module:
@@ -45,17 +47,24 @@ def build(method: str, depth: int, classes: int) -> torch.nn.Module:
             type='ImageClassifier',
             data_preprocessor=dict(
                 type='RMDataPreprocessor' if method == 'RM' else 'ClsDataPreprocessor',
-                num_classes=classes, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True,
-                batch_augments=augments and dict(augments=augments)),
-            backbone=dict(type='ResNet', depth=depth, out_indices=(3, )),
+                num_classes=classes,
+                mean=[123.675, 116.28, 103.53],
+                std=[58.395, 57.12, 57.375],
+                to_rgb=True,
+                batch_augments=augments and dict(augments=augments),
+            ),
+            backbone=dict(type='ResNet', depth=depth, out_indices=(3,)),
             neck=None if method == 'RM' else dict(type='GlobalAveragePooling'),
-            head=dict(type='RMConsistencyHead', omega=0.5, **head) if method == 'RM' else dict(
-                type='LinearClsHead', loss=dict(type='CrossEntropyLoss'), **head)))
+            head=dict(type='RMConsistencyHead', omega=0.5, **head)
+            if method == 'RM'
+            else dict(type='LinearClsHead', loss=dict(type='CrossEntropyLoss'), **head),
+        )
+    )
 
 
 def make_batch(number: int, size: int, classes: int) -> dict:
     images = torch.randint(0, 256, (number, 3, size, size), dtype=torch.uint8)
-    samples = [DataSample().set_gt_label(int(label)) for label in torch.randint(0, classes, (number, ))]
+    samples = [DataSample().set_gt_label(int(label)) for label in torch.randint(0, classes, (number,))]
     return dict(inputs=list(images), data_samples=samples)
 
 
@@ -69,7 +78,7 @@ def stepper(method: str, args, data: dict):
 def added_work(number: int, size: int, classes: int, channels: int, stride: int = 32, omega: float = 0.5):
     """The parts RM adds to a step: mixing, region and KL forward and backward, and the update of ``fc_roi``."""
     rm, consistency = RecursiveMix(alpha=0.5), Consistency(channels, classes, omega)
-    images, labels = torch.randn(number, 3, size, size), F.one_hot(torch.randint(0, classes, (number, )), classes)
+    images, labels = torch.randn(number, 3, size, size), F.one_hot(torch.randint(0, classes, (number,)), classes)
     optimizer = torch.optim.SGD(consistency.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
     cells = max(size // stride, 1)
     features = torch.randn(number, channels, cells, cells, requires_grad=True)
@@ -126,15 +135,18 @@ def report_scaling(console: Console, args) -> None:
     grid += [(32, 224, classes) for classes in (10, 100, 10_000)]
     for number, size, classes in grid:
         seconds = interleaved(added_work(number, size, classes, 2048), args.rounds)
-        table.add_row(str(number), str(size), str(classes),
-                      *(f'{1000 * np.median(seconds[part]):.2f}' for part in ('mixing', 'consistency')))
+        table.add_row(
+            str(number),
+            str(size),
+            str(classes),
+            *(f'{1000 * np.median(seconds[part]):.2f}' for part in ('mixing', 'consistency')),
+        )
     console.print(table)
 
 
 def report_memory(console: Console, args) -> None:
     np.random.seed(1)
-    peaks = {name: peak_memory(build(name, args.depth, args.classes), 64, (224, 224), args.classes)
-             for name in METHODS}
+    peaks = {name: peak_memory(build(name, args.depth, args.classes), 64, (224, 224), args.classes) for name in METHODS}
     table = Table(title=f'Memory of a step, ResNet-{args.depth} at 224, batch 64, float32')
     for column in ('method', 'peak MB', 'above baseline'):
         table.add_column(column)

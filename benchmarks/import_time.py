@@ -6,6 +6,7 @@ Each process imports torch and numpy, then mmrm, and takes the time of both: so 
 seconds of torch do not drown the milliseconds of mmrm. OpenMMLab is hidden from them where it is installed. The first
 process, which fills the disk's cache, does not count. Exits with 1 if the median is above a tenth of a second.
 """
+
 import argparse
 import os
 import statistics
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import List, Tuple
 
 LIMIT = 0.1  # seconds
-PROGRAM = '''
+PROGRAM = """
 import sys, time
 for name in ('mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg'):
     sys.modules[name] = None
@@ -24,7 +25,7 @@ import torch, numpy
 between = time.perf_counter()
 import mmrm
 print(between - start, time.perf_counter() - between)
-'''
+"""
 
 
 def measure(rounds: int) -> List[Tuple[float, float]]:
@@ -32,8 +33,13 @@ def measure(rounds: int) -> List[Tuple[float, float]]:
     paths = os.pathsep.join([str(Path(__file__).resolve().parents[1]), os.environ.get('PYTHONPATH', '')])
     found = []
     for _ in range(rounds + 1):
-        done = subprocess.run([sys.executable, '-c', PROGRAM], env={**os.environ, 'PYTHONPATH': paths}, check=True,
-                              stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [sys.executable, '-c', PROGRAM],
+            env={**os.environ, 'PYTHONPATH': paths},
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         base, own = map(float, done.stdout.split())
         found.append((base, own))
     return found[1:]
@@ -47,8 +53,10 @@ def main(argv=None) -> int:
         parser.error(f'--rounds {args.rounds}: must be at least 1')
     found = measure(args.rounds)
     for name, values in zip(('torch and numpy', 'mmrm after them'), zip(*found)):
-        print(f'{name}: median {statistics.median(values) * 1000:.1f} ms, from {min(values) * 1000:.1f} to '
-              f'{max(values) * 1000:.1f} ms')
+        print(
+            f'{name}: median {statistics.median(values) * 1000:.1f} ms, from {min(values) * 1000:.1f} to '
+            f'{max(values) * 1000:.1f} ms'
+        )
     share = statistics.median(own / base for base, own in found)
     print(f'mmrm adds {share:.2%} to the import; the limit is {LIMIT * 1000:.0f} ms')
     return int(statistics.median(own for _, own in found) > LIMIT)

@@ -7,6 +7,7 @@ full size, crop and resize, flip, jitter and shift the colours, and end in norma
 process on one thread, in turn, round by round. mmrm's data-loader workers end in uint8, which the data preprocessor
 normalises in batches on the training device; "mmrm, in all" counts that on the same core, "mmrm, a worker" does not.
 """
+
 import argparse
 import random
 import sys
@@ -40,7 +41,7 @@ def make_jpegs(folder: Path, number: int, size=(500, 375), kilobytes: int = 110)
         image = np.zeros((size[1], size[0], 3), np.float32)
         for octave in range(8):
             noise = rng.randn(2 + size[1] >> octave, 2 + size[0] >> octave, 3).astype(np.float32)
-            image += cv2.resize(noise, size, interpolation=cv2.INTER_CUBIC) * 2**(0.55 * octave)
+            image += cv2.resize(noise, size, interpolation=cv2.INTER_CUBIC) * 2 ** (0.55 * octave)
         image = cv2.normalize(image, None, 0, 255, cv2.NORM_MINMAX).astype(np.uint8)
         quality = min(range(60, 100), key=lambda q: abs(len(encode(image, q)) - 1024 * kilobytes))
         files.append(folder / f'{index}.jpg')
@@ -59,9 +60,16 @@ def torchvision_pipeline():
         shift = lighting_shift(np.random.normal(0, 0.1, 3)) / 255
         return image + torch.from_numpy(shift).to(image).view(3, 1, 1)
 
-    transform = T.Compose([
-        T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ColorJitter(0.4, 0.4, 0.4), T.ToTensor(), lighting,
-        T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])])
+    transform = T.Compose(
+        [
+            T.RandomResizedCrop(224),
+            T.RandomHorizontalFlip(),
+            T.ColorJitter(0.4, 0.4, 0.4),
+            T.ToTensor(),
+            lighting,
+            T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ]
+    )
 
     def load(path: Path) -> torch.Tensor:
         with open(path, 'rb') as file:
@@ -89,8 +97,9 @@ def stages(cfg: Config, files: list, rounds: int) -> dict:
     inputs = [dict(img_path=str(path), gt_label=0) for path in files]
     found = {}
     for transform in transforms:
-        seconds = interleaved(
-            {'it': lambda t=transform, given=inputs: [t(dict(entry)) for entry in given]}, rounds)['it']
+        seconds = interleaved({'it': lambda t=transform, given=inputs: [t(dict(entry)) for entry in given]}, rounds)[
+            'it'
+        ]
         found[type(transform).__name__] = 1000 * np.median(seconds) / len(files)
         inputs = [transform(dict(entry)) for entry in inputs]
     return found
@@ -120,8 +129,10 @@ def main() -> None:
         seconds = interleaved({name: lambda run=run: run(files) for name, run in candidates.items()}, args.rounds)
         parts = stages(cfg, files, max(args.rounds // 4, 3))
     console = Console(width=110)
-    console.print(f'mmrm {mmrm.__version__}, torch {torch.__version__}, OpenCV {cv2.__version__}, Pillow '
-                  f'{Image.__version__}; one thread; {args.images} JPEGs of 500 x 375, {size:.0f} KB on average')
+    console.print(
+        f'mmrm {mmrm.__version__}, torch {torch.__version__}, OpenCV {cv2.__version__}, Pillow '
+        f'{Image.__version__}; one thread; {args.images} JPEGs of 500 x 375, {size:.0f} KB on average'
+    )
     table = Table('pipeline', 'images / s / core', 'ratio to torchvision (95 % interval)')
     for name, values in seconds.items():
         # Speed, so the base's seconds over its own.

@@ -9,6 +9,7 @@ one process, an epoch of one and an epoch of the other in turn. The images are n
 
 A second table is the bare loop in float32, in bfloat16, and in bfloat16 with channels last, in turn.
 """
+
 import argparse
 import copy
 import sys
@@ -37,6 +38,7 @@ from mmrm.utils.paths import find_config
 @DATASETS.register_module()
 class Noise(BaseDataset):
     """Images of CIFAR's size with ten classes."""
+
     METAINFO = dict(classes=tuple('abcdefghij'))
 
     def __init__(self, number: int, **kwargs):
@@ -45,8 +47,10 @@ class Noise(BaseDataset):
 
     def load_data_list(self) -> list:
         rng = np.random.RandomState(0)
-        return [dict(img=rng.randint(0, 256, (32, 32, 3), dtype=np.uint8), gt_label=index % 10)
-                for index in range(self.number)]
+        return [
+            dict(img=rng.randint(0, 256, (32, 32, 3), dtype=np.uint8), gt_label=index % 10)
+            for index in range(self.number)
+        ]
 
 
 class Bare:
@@ -67,7 +71,7 @@ class Bare:
     def epoch(self) -> None:
         order = torch.randperm(len(self.images))
         for begin in range(0, len(order) - self.batch + 1, self.batch):
-            chosen = order[begin:begin + self.batch]
+            chosen = order[begin : begin + self.batch]
             inputs, labels = (self.crop(self.images[chosen]) - self.mean) / self.std, self.labels[chosen]
             with torch.autocast('cpu', self.precision, enabled=self.precision != torch.float32):
                 scores = self.model.head.fc(self.model.backbone(inputs)[-1].mean((2, 3)))
@@ -84,8 +88,11 @@ class Bare:
         rows = torch.randint(0, 9, (number, 1)) + torch.arange(32)
         columns = torch.randint(0, 9, (number, 1)) + torch.arange(32)
         columns = torch.where(torch.rand(number, 1) < 0.5, columns.flip(1), columns)
-        return padded[torch.arange(number)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(
-            0, 3, 1, 2).float()
+        return (
+            padded[torch.arange(number)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+            .permute(0, 3, 1, 2)
+            .float()
+        )
 
 
 def make_runner(method: str, args, folder: str) -> Runner:
@@ -93,8 +100,9 @@ def make_runner(method: str, args, folder: str) -> Runner:
     cfg = Config.fromfile(find_config(f'configs/{method}/{args.config}.py'))
     cfg.merge_from_dict(FLOAT32 if args.float32 else {})
     pipeline = cfg.train_dataloader.dataset.pipeline
-    cfg.train_dataloader.dataset = dict(type='Noise', number=args.steps * cfg.train_dataloader.batch_size,
-                                        pipeline=pipeline)
+    cfg.train_dataloader.dataset = dict(
+        type='Noise', number=args.steps * cfg.train_dataloader.batch_size, pipeline=pipeline
+    )
     cfg.train_dataloader.pin_memory = False
     cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     cfg.train_cfg.max_epochs = args.rounds + 1
@@ -126,8 +134,11 @@ def measure_precisions(args) -> dict:
     """Seconds of an epoch of the bare loop in each precision and layout, in each round."""
     with tempfile.TemporaryDirectory() as folder:
         runner = make_runner('baseline', args, folder)
-        loops = {'float32': Bare(runner, torch.float32, False), 'bfloat16': Bare(runner, torch.bfloat16, False),
-                 'bfloat16, channels last': Bare(runner, torch.bfloat16, True)}
+        loops = {
+            'float32': Bare(runner, torch.float32, False),
+            'bfloat16': Bare(runner, torch.bfloat16, False),
+            'bfloat16, channels last': Bare(runner, torch.bfloat16, True),
+        }
         return interleaved({name: loop.epoch for name, loop in loops.items()}, args.rounds)
 
 
@@ -135,9 +146,15 @@ def parts(runner: Runner, rounds: int = 10) -> dict:
     """Milliseconds a step of loading a batch and of preprocessing it."""
     batch = next(iter(runner.train_dataloader))
     warnings.filterwarnings('ignore', message='RecursiveMix runs without a head')  # none is called here
-    seconds = interleaved({
-        'loading': lambda: runner.train_dataloader.collate_fn([runner.train_dataloader.dataset[i] for i in range(64)]),
-        'preprocessing': lambda: runner.model.data_preprocessor(copy.copy(batch), training=True)}, rounds)
+    seconds = interleaved(
+        {
+            'loading': lambda: runner.train_dataloader.collate_fn(
+                [runner.train_dataloader.dataset[i] for i in range(64)]
+            ),
+            'preprocessing': lambda: runner.model.data_preprocessor(copy.copy(batch), training=True),
+        },
+        rounds,
+    )
     return {f'{name}, ms': 1000 * float(np.median(values)) for name, values in seconds.items()}
 
 
@@ -151,16 +168,28 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=120)
-    console.print(f'mmrm {mmrm.__version__}, torch {torch.__version__}, one thread, {args.config}, '
-                  f'{"float32" if args.float32 else "bfloat16"}; {args.rounds} rounds of {args.steps} steps, an epoch')
-    table = Table('config', 'bare, ms a step', 'mmrm, ms a step', 'steps/s, mmrm / bare (95 % interval)', 'loading, ms',
-                  'preprocessing, ms')
+    console.print(
+        f'mmrm {mmrm.__version__}, torch {torch.__version__}, one thread, {args.config}, '
+        f'{"float32" if args.float32 else "bfloat16"}; {args.rounds} rounds of {args.steps} steps, an epoch'
+    )
+    table = Table(
+        'config',
+        'bare, ms a step',
+        'mmrm, ms a step',
+        'steps/s, mmrm / bare (95 % interval)',
+        'loading, ms',
+        'preprocessing, ms',
+    )
     for method in args.methods:
         found = measure(method, args)
         middle, low, high = ratio(found['bare'], found['mmrm'])
-        table.add_row(method, *(f'{1000 * np.median(found[name]) / args.steps:.1f}' for name in ('bare', 'mmrm')),
-                      f'{middle:.3f} ({low:.3f} to {high:.3f})', f'{found["loading, ms"]:.1f}',
-                      f'{found["preprocessing, ms"]:.1f}')
+        table.add_row(
+            method,
+            *(f'{1000 * np.median(found[name]) / args.steps:.1f}' for name in ('bare', 'mmrm')),
+            f'{middle:.3f} ({low:.3f} to {high:.3f})',
+            f'{found["loading, ms"]:.1f}',
+            f'{found["preprocessing, ms"]:.1f}',
+        )
     console.print(table)
     table = Table('bare loop', 'ms a step', 'time to float32 (95 % interval)')
     found = measure_precisions(args)

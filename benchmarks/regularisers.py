@@ -6,6 +6,7 @@
 Each is the shipped ImageNet config, its network as deep and its images as large as asked for. What cannot be built here
 (a package or a file that is missing) is left out and named.
 """
+
 import argparse
 import os
 import sys
@@ -58,9 +59,11 @@ def main() -> None:
     with classifiers.seeded(0):
         steps = steppers(args)
         seconds = interleaved(steps, args.rounds)
-    print(f'ResNet-{args.depth}, {args.size} x {args.size}, batch {args.batch}, {args.rounds} rounds; torch '
-          f'{torch.__version__}, {torch.get_num_threads()} thread(s); load {os.getloadavg()[0]:.1f} on '
-          f'{os.cpu_count()} cores')
+    print(
+        f'ResNet-{args.depth}, {args.size} x {args.size}, batch {args.batch}, {args.rounds} rounds; torch '
+        f'{torch.__version__}, {torch.get_num_threads()} thread(s); load {os.getloadavg()[0]:.1f} on '
+        f'{os.cpu_count()} cores'
+    )
     lines = []
     for name, values in seconds.items():
         middle, low, high = ratio(values, seconds['Baseline'])

@@ -5,6 +5,7 @@
 The images are noise: 32 x 32 for CIFAR, a JPEG of 500 x 375 for ImageNet. A worker leaves the generators as the sample
 left them; without workers, the process that trains gets its own back after every batch, of 64 here.
 """
+
 import argparse
 import sys
 import tempfile
@@ -28,8 +29,11 @@ from mmrm.utils.paths import find_config
 from mmrm.utils.random_state import kept_generators, seed_generators
 
 BATCH = 64
-CONFIGS = {'CIFAR': '_base_/datasets/cifar10_bs64.py', 'ImageNet': '_base_/datasets/imagenet_bs64.py',
-           'ImageNet, PVTv2': '_base_/datasets/imagenet_bs64_pvt.py'}
+CONFIGS = {
+    'CIFAR': '_base_/datasets/cifar10_bs64.py',
+    'ImageNet': '_base_/datasets/imagenet_bs64.py',
+    'ImageNet, PVTv2': '_base_/datasets/imagenet_bs64_pvt.py',
+}
 
 
 def microseconds(function, number: int) -> float:
@@ -70,8 +74,11 @@ def main() -> None:
             pipeline = Compose(Config.fromfile(find_config(config)).train_pipeline)
             image = dict(img=rng.randint(0, 256, (32, 32, 3), np.uint8)) if name == 'CIFAR' else dict(img_path=path)
             alone = microseconds(partial(load, pipeline, image), args.number // 10)
-            table.add_row(name, f'{alone:.0f} us', *(f'{cost:.0f} us, {100 * cost / alone:.1f} %'
-                                                     for cost in (worker, main_process)))
+            table.add_row(
+                name,
+                f'{alone:.0f} us',
+                *(f'{cost:.0f} us, {100 * cost / alone:.1f} %' for cost in (worker, main_process)),
+            )
     Console().print(table)
 
 

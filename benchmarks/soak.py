@@ -13,6 +13,7 @@ bit, and no kill may have made it repeat more iterations than lie between two ch
 The exit code is 1 if anything differs. Processes are forked from this one, which has imported everything: a start takes
 half a second instead of ten.
 """
+
 import argparse
 import json
 import os
@@ -45,7 +46,7 @@ from mmrm.utils.checkpoints import read_checkpoint
 WHEN = ('iteration', 'checkpoint', 'validation')
 WORKERS = (0, 2, 4)
 CHECKPOINT_EVERY = 5
-CONFIG = '''
+CONFIG = """
 custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
 default_scope = 'mmpretrain'
 model = dict(
@@ -74,17 +75,19 @@ default_hooks = dict(
                     save_best='accuracy/top1', rule='greater'))
 custom_hooks = [dict(type='EMAHook'), dict(type='ResetHistoryHook'), dict(type='SoakKill')]
 randomness = dict(seed=0, diff_rank_seed=True)
-'''
+"""
 KINDS = {
     'epochs': dict(sampler='DefaultSampler', accumulate=1, loop=dict(by_epoch=True, max_epochs=3)),
     'epochs, accumulating': dict(sampler='DefaultSampler', accumulate=3, loop=dict(by_epoch=True, max_epochs=3)),
-    'iterations': dict(sampler='InfiniteSampler', accumulate=1,
-                       loop=dict(type='IterBasedTrainLoop', max_iters=30, val_interval=10)),
+    'iterations': dict(
+        sampler='InfiniteSampler', accumulate=1, loop=dict(type='IterBasedTrainLoop', max_iters=30, val_interval=10)
+    ),
 }
 
 
 class Kill(NamedTuple):
     """When a process dies: which process, at which point, the how many-th time it comes there, how much later."""
+
     rank: int
     when: str
     times: int
@@ -94,6 +97,7 @@ class Kill(NamedTuple):
 @HOOKS.register_module()
 class SoakKill(Hook):
     """Ends its own process by SIGKILL when ``kill`` says so."""
+
     priority = 'LOWEST'
     kill: Optional[Kill] = None
 
@@ -125,8 +129,9 @@ def write_run(folder: Path, kind: str, images: int) -> Path:
         if not path.exists():
             Image.fromarray((rng.integers(0, 156, (32, 32, 3)) + 100 * (index % 2)).astype('uint8')).save(path)
     config = folder / f'{kind.replace(", ", "_")}.py'
-    config.write_text(CONFIG.format(data=str(folder / 'data'), every=CHECKPOINT_EVERY,
-                                    by_epoch=kind != 'iterations', **KINDS[kind]))
+    config.write_text(
+        CONFIG.format(data=str(folder / 'data'), every=CHECKPOINT_EVERY, by_epoch=kind != 'iterations', **KINDS[kind])
+    )
     return config
 
 
@@ -146,11 +151,28 @@ def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Opti
                 os.dup2(output, 1)
                 os.dup2(output, 2)
                 SoakKill.kill = kill
-                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes),
-                                  MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
+                os.environ.update(
+                    RANK=str(rank),
+                    LOCAL_RANK=str(rank),
+                    WORLD_SIZE=str(processes),
+                    MASTER_ADDR='127.0.0.1',
+                    MASTER_PORT=str(port),
+                )
                 launcher = ['--launcher', 'pytorch'] if processes > 1 else []
-                launch.train([str(config), '--work-dir', str(work_dir), '--device', 'cpu', '--resume', *launcher,
-                              '--traceback', '--cfg-options', f'train_dataloader.num_workers={workers}'])
+                launch.train(
+                    [
+                        str(config),
+                        '--work-dir',
+                        str(work_dir),
+                        '--device',
+                        'cpu',
+                        '--resume',
+                        *launcher,
+                        '--traceback',
+                        '--cfg-options',
+                        f'train_dataloader.num_workers={workers}',
+                    ]
+                )
                 code = 0
             except SystemExit as error:
                 code = error.code if isinstance(error.code, int) else 1
@@ -184,26 +206,34 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
             console.print(f'{kind}, {processes} process(es): the unbroken run')
             whole[kind, processes] = unbroken(config, folder / f'whole-{config.stem}-{processes}', processes)
         work_dir = folder / f'run-{runs}'
-        kills, parts, failed = broken(config, work_dir, processes, draw,
-                                      min(args.kills_per_run, args.kills - sum(killed.values())))
+        kills, parts, failed = broken(
+            config, work_dir, processes, draw, min(args.kills_per_run, args.kills - sum(killed.values()))
+        )
         killed.update((kind, processes, when) for when in kills)
         again = 0 if failed else repetition(work_dir)
         repeated = max(repeated, again)
-        failed = failed or difference(whole[kind, processes], result(work_dir)) or (
-            f'{again} iterations repeated' if again > CHECKPOINT_EVERY else '')
+        failed = (
+            failed
+            or difference(whole[kind, processes], result(work_dir))
+            or (f'{again} iterations repeated' if again > CHECKPOINT_EVERY else '')
+        )
         if failed:
             wrong.append(f'run {runs} ({kind}, {processes} processes; {"; ".join(parts)}): {failed}')
-        console.print(f'run {runs}: {kind}, {processes} process(es), {len(kills)} kills, {sum(killed.values())} in '
-                      f'all: {failed or "equal"}')
+        console.print(
+            f'run {runs}: {kind}, {processes} process(es), {len(kills)} kills, {sum(killed.values())} in '
+            f'all: {failed or "equal"}'
+        )
         if args.keep is None:
             shutil.rmtree(work_dir)
     table = Table('training', 'processes', *(f'killed in {when}' for when in WHEN))
     for kind, processes in cells:
         table.add_row(kind, str(processes), *(str(killed[kind, processes, when]) for when in WHEN))
     console.print(table)
-    console.print(f'{sum(killed.values())} kills in {runs} runs, {time.monotonic() - begin:.0f} s; at most {repeated} '
-                  f'iterations repeated, a checkpoint comes every {CHECKPOINT_EVERY}; {len(wrong)} runs differ from '
-                  'the unbroken one')
+    console.print(
+        f'{sum(killed.values())} kills in {runs} runs, {time.monotonic() - begin:.0f} s; at most {repeated} '
+        f'iterations repeated, a checkpoint comes every {CHECKPOINT_EVERY}; {len(wrong)} runs differ from '
+        'the unbroken one'
+    )
     for line in wrong:
         console.print(line)
     return 1 if wrong else 0
@@ -231,7 +261,7 @@ def broken(config: Path, work_dir: Path, processes: int, draw: random.Random, ki
             times = dict(iteration=draw.randint(1, 9), checkpoint=draw.randint(1, 3), validation=1)[when]
             # Process 0 writes the checkpoints.
             rank = 0 if when == 'checkpoint' else draw.randrange(processes)
-            kill = Kill(rank, when, times, draw.choice((0., 0.005, 0.02, 0.1)))
+            kill = Kill(rank, when, times, draw.choice((0.0, 0.005, 0.02, 0.1)))
         parts.append(f'{workers} workers' + (f', killed in {kill.when} {kill.times}' if kill else ''))
         codes = start(config, work_dir, processes, workers, kill, work_dir.with_suffix('.log'))
         if not any(codes):
@@ -246,8 +276,10 @@ def result(work_dir: Path) -> dict:
     """What a finished run left: its last checkpoint, flat, and all that it logged, the last word winning."""
     last = max(work_dir.glob('iter_*.pth'), key=lambda path: int(path.stem[5:]))
     checkpoint = read_checkpoint(last)
-    kept = {key: checkpoint[key] for key in ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers',
-                                             'random_state', 'resume_state')}
+    kept = {
+        key: checkpoint[key]
+        for key in ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers', 'random_state', 'resume_state')
+    }
     found = dict(flat(kept))
     for _, entry in log_entries(work_dir):
         kind = 'validation' if 'accuracy/top1' in entry else 'training'

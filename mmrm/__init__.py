@@ -7,6 +7,7 @@ Where OpenMMLab is installed, importing mmrm also registers every component in t
 and, only where the installed packages need it, repairs them (:mod:`mmrm.compat`). That must happen before ``mmcv.ops``
 is imported: import mmrm first.
 """
+
 # ruff: noqa: F401 (the names of OpenMMLab's part join __all__ only where they exist)
 from importlib.util import find_spec as _find_spec
 
@@ -18,8 +19,17 @@ __all__ = ['Box', 'Consistency', 'Mix', 'RecursiveMix', 'RecursiveMixModel', '__
 
 _MISSING = [name for name in ('mmengine', 'mmcv', 'mmpretrain') if _find_spec(name) is None]
 _OPENMMLAB_NAMES = [
-    'BFloat16OptimWrapper', 'RMConsistencyHead', 'RMDataPreprocessor', 'backbones', 'bind_augments', 'compat',
-    'datasets', 'hooks', 'reset_history', 'schedulers', 'weights'
+    'BFloat16OptimWrapper',
+    'RMConsistencyHead',
+    'RMDataPreprocessor',
+    'backbones',
+    'bind_augments',
+    'compat',
+    'datasets',
+    'hooks',
+    'reset_history',
+    'schedulers',
+    'weights',
 ]
 
 if not _MISSING:
@@ -40,7 +50,9 @@ if not _MISSING:
 
 def __getattr__(name: str):
     if _MISSING and name in _OPENMMLAB_NAMES:
-        raise ImportError(f'mmrm.{name} needs OpenMMLab, and {", ".join(_MISSING)} cannot be found: install mmrm with '
-                          'pip install .[openmmlab] or .[onedl], or bring mmengine, mmcv and mmpretrain yourself. '
-                          'RecursiveMix, Consistency and RecursiveMixModel work without.')
+        raise ImportError(
+            f'mmrm.{name} needs OpenMMLab, and {", ".join(_MISSING)} cannot be found: install mmrm with '
+            'pip install .[openmmlab] or .[onedl], or bring mmengine, mmcv and mmpretrain yourself. '
+            'RecursiveMix, Consistency and RecursiveMixModel work without.'
+        )
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

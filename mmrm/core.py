@@ -23,6 +23,7 @@ Example:
     ...     logits = net.forward_head(feature_map)
     ...     loss = F.cross_entropy(logits, scores) + consistency(mix, feature_map, logits)
 """
+
 import math
 import warnings
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ ROI_LAYER = 'fc_roi'  # the layer that classifies the region: it exists in train
 
 class Box(NamedTuple):
     """Pixels ``x1 <= x < x2``, ``y1 <= y < y2``."""
+
     x1: int
     y1: int
     x2: int
@@ -79,8 +81,9 @@ def resize_fill(images: torch.Tensor, history: torch.Tensor, box: Box, interpola
     count = min(len(images), len(history))
     size = (box.y2 - box.y1, box.x2 - box.x1)
     patch = F.interpolate(
-        history[:count], size, mode=interpolation, align_corners=True if interpolation == 'bilinear' else None)
-    images[:count, :, box.y1:box.y2, box.x1:box.x2] = patch.nan_to_num(0.0, 0.0, 0.0)
+        history[:count], size, mode=interpolation, align_corners=True if interpolation == 'bilinear' else None
+    )
+    images[:count, :, box.y1 : box.y2, box.x1 : box.x2] = patch.nan_to_num(0.0, 0.0, 0.0)
 
 
 def mix_labels(scores: torch.Tensor, history: torch.Tensor, lam: float) -> torch.Tensor:
@@ -107,6 +110,7 @@ class Mix:
             iteration was never answered.
         prediction: This iteration's softmax, set by :meth:`answer`.
     """
+
     lam: float
     count: int
     box: Box
@@ -161,13 +165,15 @@ class RecursiveMix:
         rng: Where :math:`\lambda` and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
     """
 
-    def __init__(self,
-                 alpha: float = 0.5,
-                 interpolation: str = 'nearest',
-                 num_classes: Optional[int] = None,
-                 rng: Any = None,
-                 *,
-                 history: bool = True):
+    def __init__(
+        self,
+        alpha: float = 0.5,
+        interpolation: str = 'nearest',
+        num_classes: Optional[int] = None,
+        rng: Any = None,
+        *,
+        history: bool = True,
+    ):
         if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha <= 1:
             raise ValueError(f'RecursiveMix: alpha={alpha!r} must be a number in (0, 1].')
         if interpolation not in INTERPOLATIONS:
@@ -177,8 +183,10 @@ class RecursiveMix:
         if rng is not None and not (hasattr(rng, 'uniform') and hasattr(rng, 'randint')):
             raise TypeError(f'RecursiveMix: rng={rng!r} must be None or an np.random.RandomState.')
         if history is not True:  # the way to ask for the ablation "RS" in version 0.1
-            raise ValueError(f'RecursiveMix: history={history!r} is gone. The ablation "RS" has its own class: '
-                             "dict(type='ResizeFillMix', alpha=1.0), mmrm.models.batch_augments.ResizeFillMix.")
+            raise ValueError(
+                f'RecursiveMix: history={history!r} is gone. The ablation "RS" has its own class: '
+                "dict(type='ResizeFillMix', alpha=1.0), mmrm.models.batch_augments.ResizeFillMix."
+            )
         self.alpha = alpha
         self.interpolation = interpolation
         self.num_classes = num_classes
@@ -257,20 +265,26 @@ class RecursiveMix:
         if labels.ndim != (1 if integers else 2) or len(labels) != len(images):
             raise ValueError(
                 f'RecursiveMix: labels must be integers, shape ({len(images)}, ), or one-hot or soft scores, shape '
-                f'({len(images)}, num_classes), but got {tuple(labels.shape)} of {labels.dtype}.')
+                f'({len(images)}, num_classes), but got {tuple(labels.shape)} of {labels.dtype}.'
+            )
         if not integers:
             if self.num_classes not in (None, labels.shape[1]):
-                raise ValueError(f'RecursiveMix: num_classes={self.num_classes}, but the scores have '
-                                 f'{labels.shape[1]} classes.')
+                raise ValueError(
+                    f'RecursiveMix: num_classes={self.num_classes}, but the scores have {labels.shape[1]} classes.'
+                )
             return labels.detach().to(torch.float32, copy=True)
         if self.num_classes is None:
-            raise ValueError('RecursiveMix: integer labels need RecursiveMix(num_classes=...); or give one-hot scores, '
-                             'torch.nn.functional.one_hot(labels, num_classes).')
+            raise ValueError(
+                'RecursiveMix: integer labels need RecursiveMix(num_classes=...); or give one-hot scores, '
+                'torch.nn.functional.one_hot(labels, num_classes).'
+            )
         if labels.device.type == 'cpu' and len(labels):  # elsewhere a look at the values would make the device wait
             low, high = int(labels.min()), int(labels.max())
             if low < 0 or high >= self.num_classes:
-                raise ValueError(f'RecursiveMix: label {low if low < 0 else high} is outside of the '
-                                 f'{self.num_classes} classes (0 to {self.num_classes - 1}).')
+                raise ValueError(
+                    f'RecursiveMix: label {low if low < 0 else high} is outside of the '
+                    f'{self.num_classes} classes (0 to {self.num_classes - 1}).'
+                )
         return F.one_hot(labels.long(), self.num_classes).float()
 
     def _valid_history(self, images: torch.Tensor, scores: torch.Tensor) -> Optional[_History]:
@@ -281,10 +295,14 @@ class RecursiveMix:
             raise ValueError(
                 f'RecursiveMix: a batch of {images.shape[1]} channels and {scores.shape[1]} classes follows one of '
                 f'{past.images.shape[1]} and {past.scores.shape[1]}. Call reset() between data sets, and give each '
-                'model its own RecursiveMix.')
+                'model its own RecursiveMix.'
+            )
         if past.overwritten:
-            warnings.warn('The model changed its input in place, so the historical images are lost for this iteration. '
-                          'RecursiveMix keeps a copy of them from now on.', stacklevel=3)
+            warnings.warn(
+                'The model changed its input in place, so the historical images are lost for this iteration. '
+                'RecursiveMix keeps a copy of them from now on.',
+                stacklevel=3,
+            )
             self._copy_images = True
             return None
         return past
@@ -333,7 +351,7 @@ def roi_mean(feature_map: torch.Tensor, box: Box, image_size: Tuple[int, int]) -
     top, rows = roi_weights(box.y1, box.y2, height / image_size[0], height)
     left, columns = roi_weights(box.x1, box.x2, width / image_size[1], width)
     weights = torch.from_numpy(np.outer(rows, columns)).to(feature_map.device)
-    region = feature_map[:, :, top:top + len(rows), left:left + len(columns)]
+    region = feature_map[:, :, top : top + len(rows), left : left + len(columns)]
     return (region * weights).sum(dim=(2, 3))
 
 
@@ -348,8 +366,9 @@ def kl_divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     return kl.clamp(min=0)  # rounding can leave -1e-8 where the two agree
 
 
-def consistency_loss(mix: Optional[Mix], feature_map: torch.Tensor, logits: torch.Tensor, fc_roi: Optional[nn.Linear],
-                     omega: float) -> Tuple[torch.Tensor, torch.Tensor, float]:
+def consistency_loss(
+    mix: Optional[Mix], feature_map: torch.Tensor, logits: torch.Tensor, fc_roi: Optional[nn.Linear], omega: float
+) -> Tuple[torch.Tensor, torch.Tensor, float]:
     r"""Compare the region with what was predicted for the whole historical image, and answer ``mix``.
 
     Args:
@@ -369,8 +388,8 @@ def consistency_loss(mix: Optional[Mix], feature_map: torch.Tensor, logits: torc
     if fc_roi is None:
         return zero, zero, lam
     if mix is not None and mix.lam > 0 and mix.historical_prediction is not None and omega > 0:
-        region = roi_mean(feature_map[:mix.count], mix.box, mix.image_size)
-        history = mix.historical_prediction[:mix.count].to(logits.device)
+        region = roi_mean(feature_map[: mix.count], mix.box, mix.image_size)
+        history = mix.historical_prediction[: mix.count].to(logits.device)
         kl = kl_divergence(history, fc_roi(region.to(fc_roi.weight)))
         loss, mean_kl = omega * mix.lam * kl.sum() / len(logits), kl.detach().mean()
     else:
@@ -402,11 +421,14 @@ class Consistency(nn.Module):
     def forward(self, mix: Optional[Mix], feature_map: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """The loss of a batch, a scalar; ``mix`` gets its answer. Shapes: see :func:`consistency_loss`."""
         if feature_map.ndim != 4 or feature_map.shape[:2] != (len(logits), self.in_channels):
-            raise ValueError(f'Consistency: the feature map must have shape ({len(logits)}, {self.in_channels}, h, w), '
-                             f'but got {tuple(feature_map.shape)}.')
+            raise ValueError(
+                f'Consistency: the feature map must have shape ({len(logits)}, {self.in_channels}, h, w), '
+                f'but got {tuple(feature_map.shape)}.'
+            )
         if logits.ndim != 2 or logits.shape[1] != self.num_classes:
-            raise ValueError(f'Consistency: the logits must have shape (N, {self.num_classes}), but got '
-                             f'{tuple(logits.shape)}.')
+            raise ValueError(
+                f'Consistency: the logits must have shape (N, {self.num_classes}), but got {tuple(logits.shape)}.'
+            )
         loss, kl, lam = consistency_loss(mix, feature_map, logits, self.fc_roi, self.omega)
         self.last = dict(lam=lam, kl=kl)
         return loss

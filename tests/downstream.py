@@ -1,4 +1,5 @@
 """What the tests of the downstream cells share: tiny pretrainings and cells on the generated world."""
+
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ PRETRAINING = dict(r50='resnet50_8xb64_in1k', pvt='pvtv2-b1_8xb64_in1k')
 
 # A shipped ImageNet config on the world's eight classes: twenty iterations, so that BN's statistics mean something,
 # and a validation.
-SMALL_PRETRAINING = '''
+SMALL_PRETRAINING = """
 _base_ = [{base!r}]
 model = dict(data_preprocessor=dict(num_classes=8), head=dict(num_classes=8, topk=(1, )))
 pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
@@ -29,7 +30,7 @@ test_evaluator = dict(topk=(1, ))
 train_cfg = dict(max_epochs=10, val_interval=10)
 optim_wrapper = dict(optimizer=dict(lr={lr}))
 default_hooks = dict(checkpoint=dict(interval=10))
-'''
+"""
 
 
 def small_world(root: Path) -> Path:
@@ -91,6 +92,7 @@ def build(config: Config) -> torch.nn.Module:
 @HOOKS.register_module(force=True)
 class RememberBackbone(Hook):
     """Keeps the backbone as it is just before the first training iteration, in memory and in ``first.pth``."""
+
     tensors = None
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):

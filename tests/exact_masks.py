@@ -1,4 +1,5 @@
 """PuzzleMix's masks without a graph cut: what one costs, and the cheapest of all for small grids."""
+
 import itertools
 
 import numpy as np
@@ -9,8 +10,8 @@ def energy(labels, unary, down, right):
     steps = unary.shape[-1] - 1
     share = 1 - labels / steps
     total = sum(unary[row, column, labels[row, column]] for row, column in np.ndindex(labels.shape))
-    total += (down * (share[:-1] - share[1:])**2).sum()
-    return total + (right * (share[:, :-1] - share[:, 1:])**2).sum()
+    total += (down * (share[:-1] - share[1:]) ** 2).sum()
+    return total + (right * (share[:, :-1] - share[:, 1:]) ** 2).sum()
 
 
 def solve_exactly(unary, down, right):
@@ -18,11 +19,13 @@ def solve_exactly(unary, down, right):
     height, width, number = unary.shape
     rows = np.array(list(itertools.product(range(number), repeat=width)))
     share = 1 - rows / (number - 1)
-    inner = [unary[row, np.arange(width), rows].sum(1) + ((share[:, :-1] - share[:, 1:])**2 * right[row]).sum(1)
-             for row in range(height)]
+    inner = [
+        unary[row, np.arange(width), rows].sum(1) + ((share[:, :-1] - share[:, 1:]) ** 2 * right[row]).sum(1)
+        for row in range(height)
+    ]
     best, choice = inner[0], []
     for row in range(1, height):
-        table = best[:, None] + ((share[:, None] - share)**2 * down[row - 1]).sum(-1)
+        table = best[:, None] + ((share[:, None] - share) ** 2 * down[row - 1]).sum(-1)
         choice.append(table.argmin(0))
         best = table.min(0) + inner[row]
     last = [int(best.argmin())]

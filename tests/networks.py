@@ -2,6 +2,7 @@
 
 Written after the names and the structure that their code gives to its layers, in widths as small as one likes.
 """
+
 import torch
 from mmengine.model import BaseModule
 from mmengine.registry import MODELS, init_default_scope
@@ -59,18 +60,23 @@ class CIFARResNet(nn.Module):
 
 
 class CIFARBlock(nn.Module):
-
     def __init__(self, channels, width, stride, bottleneck):
         super().__init__()
-        sizes = [(channels, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1)] if bottleneck else [
-            (channels, width, 3, stride), (width, width, 3, 1)]
+        sizes = (
+            [(channels, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1)]
+            if bottleneck
+            else [(channels, width, 3, stride), (width, width, 3, 1)]
+        )
         layers = []
         for inner, outer, kernel, step in sizes:
             layers += [nn.Conv2d(inner, outer, kernel, step, kernel // 2, bias=False), nn.BatchNorm2d(outer), nn.ReLU()]
         self.residual_function = nn.Sequential(*layers[:-1])
         out = sizes[-1][1]
-        self.shortcut = nn.Sequential() if stride == 1 and channels == out else nn.Sequential(
-            nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+        self.shortcut = (
+            nn.Sequential()
+            if stride == 1 and channels == out
+            else nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+        )
 
     def forward(self, x):
         return torch.relu(self.residual_function(x) + self.shortcut(x))
@@ -103,23 +109,27 @@ class CIFARDenseNet(nn.Module):
 
 
 class DenseLayer(nn.Module):
-
     def __init__(self, channels, growth):
         super().__init__()
         self.bottle_neck = nn.Sequential(
-            nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, 4 * growth, 1, bias=False),
-            nn.BatchNorm2d(4 * growth), nn.ReLU(), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False))
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, 4 * growth, 1, bias=False),
+            nn.BatchNorm2d(4 * growth),
+            nn.ReLU(),
+            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+        )
 
     def forward(self, x):
         return torch.cat([x, self.bottle_neck(x)], 1)
 
 
 class Transition(nn.Module):
-
     def __init__(self, channels):
         super().__init__()
         self.down_sample = nn.Sequential(
-            nn.BatchNorm2d(channels), nn.Conv2d(channels, channels // 2, 1, bias=False), nn.AvgPool2d(2))
+            nn.BatchNorm2d(channels), nn.Conv2d(channels, channels // 2, 1, bias=False), nn.AvgPool2d(2)
+        )
 
     def forward(self, x):
         return self.down_sample(x)
@@ -132,7 +142,7 @@ class PyramidNet(nn.Module):
         super().__init__()
         number = (depth - 2) // 9
         self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
-        channels, width = 16, 16.
+        channels, width = 16, 16.0
         for stage in (1, 2, 3):
             blocks = []
             for index in range(number):
@@ -149,7 +159,6 @@ class PyramidNet(nn.Module):
 
 
 class PyramidBlock(nn.Module):
-
     def __init__(self, channels, width, stride):
         super().__init__()
         self.bn1, self.conv1 = nn.BatchNorm2d(channels), nn.Conv2d(channels, width, 1, bias=False)
@@ -183,7 +192,9 @@ def classifier(config: dict, num_classes: int = 5, in_channels: int = 64) -> nn.
             type='ImageClassifier',
             backbone=dict(config),
             neck=dict(type='GlobalAveragePooling'),
-            head=dict(type='LinearClsHead', num_classes=num_classes, in_channels=in_channels))).eval()
+            head=dict(type='LinearClsHead', num_classes=num_classes, in_channels=in_channels),
+        )
+    ).eval()
 
 
 def logits(model: nn.Module, x: torch.Tensor) -> torch.Tensor:

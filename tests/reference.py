@@ -1,4 +1,5 @@
 """RecursiveMix written out with loops, to be obviously right rather than fast. The tests' oracle."""
+
 import math
 
 import numpy as np
@@ -26,8 +27,12 @@ def sample_at(feature: torch.Tensor, y: float, x: float) -> torch.Tensor:
     y0, x0 = int(y), int(x)
     y1, x1 = min(y0 + 1, height - 1), min(x0 + 1, width - 1)
     fy, fx = y - y0, x - x0
-    return ((1 - fy) * (1 - fx) * feature[:, y0, x0] + (1 - fy) * fx * feature[:, y0, x1] +
-            fy * (1 - fx) * feature[:, y1, x0] + fy * fx * feature[:, y1, x1])
+    return (
+        (1 - fy) * (1 - fx) * feature[:, y0, x0]
+        + (1 - fy) * fx * feature[:, y0, x1]
+        + fy * (1 - fx) * feature[:, y1, x0]
+        + fy * fx * feature[:, y1, x1]
+    )
 
 
 def roi_align(feature: torch.Tensor, box, image_size) -> torch.Tensor:

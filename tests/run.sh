@@ -12,5 +12,6 @@ case $stack in onedl) venv=${MMRM_VENV:-$root/.venv-onedl} ;; *) venv=${MMRM_VEN
 # One thread a process: the tests are many small networks, and two processes share two cores.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 "$venv/bin/ruff" check .
+"$venv/bin/ruff" format --check .
 # Each takes half of the files in a row, then what the other has left: what a file's tests share is made once.
 exec "$venv/bin/python" -m pytest -n "${WORKERS:-2}" --dist worksteal "$@"

@@ -1,12 +1,13 @@
 """Work dirs as mmengine writes them, by hand."""
+
 import json
 from pathlib import Path
 
-CONFIG = '''
+CONFIG = """
 train_cfg = dict(by_epoch={by_epoch}, {length})
 randomness = dict(seed={seed})
 {more}
-'''
+"""
 
 
 def write_session(folder: Path, time: str, records: list, config: str = '', broken: str = '') -> Path:

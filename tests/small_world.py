@@ -1,4 +1,5 @@
 """A small classifier and its data, made in a moment: two classes of noise in files, and a narrow network with RM."""
+
 import torch
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
@@ -13,6 +14,8 @@ def write_trained(folder, seed=0, more=''):
     torch.manual_seed(seed)
     model = MODELS.build(Config.fromfile(config).model)
     checkpoint = folder / f'seed{seed}.pth'
-    torch.save(dict(meta=dict(epoch=7, dataset_meta=dict(classes=('class0', 'class1'))), state_dict=model.state_dict()),
-               checkpoint)
+    torch.save(
+        dict(meta=dict(epoch=7, dataset_meta=dict(classes=('class0', 'class1'))), state_dict=model.state_dict()),
+        checkpoint,
+    )
     return config, checkpoint

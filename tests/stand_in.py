@@ -1,11 +1,12 @@
 """A trainer in the place of train.py, for tests of what starts it."""
+
 import sys
 import time
 
 from mmrm.experiments import jobs
 
 # Logs as mmengine does, from where it resumes on; a checkpoint and a validation at every interval and at the end.
-TRAINER = '''
+TRAINER = """
 import json, sys, time
 from pathlib import Path
 work_dir, epochs, interval, resume = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -32,15 +33,25 @@ for epoch in range(start + 1, epochs + 1):
         if epoch % interval == 0 or epoch == epochs:
             (work_dir / f'epoch_{epoch}.pth').touch()
             file.write(json.dumps({'accuracy/top1': 10. * epoch, 'step': epoch}) + '\\n')
-'''
+"""
 
 
 def use_stand_in(tmp_path, monkeypatch) -> None:
     """Let every run be trained by the stand-in; files beside its folder make it wait or fail."""
     script = tmp_path / 'trainer.py'
     script.write_text(TRAINER)
-    monkeypatch.setattr(jobs.Job, 'command', lambda run: [
-        sys.executable, str(script), str(run.work_dir), str(run.epochs), str(run.val_interval), str(run.resume_from())])
+    monkeypatch.setattr(
+        jobs.Job,
+        'command',
+        lambda run: [
+            sys.executable,
+            str(script),
+            str(run.work_dir),
+            str(run.epochs),
+            str(run.val_interval),
+            str(run.resume_from()),
+        ],
+    )
 
 
 def starts(run):

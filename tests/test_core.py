@@ -1,4 +1,5 @@
 """The method without any framework: what a plain PyTorch loop calls, and that nothing else is needed for it."""
+
 import ast
 import copy
 import pickle
@@ -16,11 +17,10 @@ from mmrm.core import Box, Consistency, Mix, RecursiveMix, kl_divergence, roi_me
 
 
 def batch(number=4, num_classes=5, size=16):
-    return torch.rand(number, 3, size, size), torch.randint(num_classes, (number, ))
+    return torch.rand(number, 3, size, size), torch.randint(num_classes, (number,))
 
 
 class Net(torch.nn.Module):
-
     def __init__(self, num_classes=5):
         super().__init__()
         self.features, self.classifier = torch.nn.Conv2d(3, 8, 3, stride=4), torch.nn.Linear(8, num_classes)
@@ -66,15 +66,18 @@ def test_mix_returns_what_mmpretrains_call_leaves_to_take_mix():
         assert other.take_mix() is None and one.take_mix() is None
 
 
-@pytest.mark.parametrize('arguments, labels, told', [
-    ({}, torch.tensor([0, 1]), r'integer labels need RecursiveMix\(num_classes='),
-    (dict(num_classes=3), torch.tensor([0, 3]), r'label 3 is outside of the 3 classes \(0 to 2\)'),
-    (dict(num_classes=3), torch.tensor([0, -1]), 'label -1 is outside'),
-    (dict(num_classes=3), torch.rand(2, 4), 'num_classes=3, but the scores have 4 classes'),
-    (dict(num_classes=3), torch.tensor([0, 1, 2]), r'shape \(2, \).*but got \(3,\) of torch.int64'),
-    ({}, torch.rand(2), r'but got \(2,\) of torch.float32'),
-    ({}, torch.rand(2, 3, 4), r'but got \(2, 3, 4\)'),
-])
+@pytest.mark.parametrize(
+    'arguments, labels, told',
+    [
+        ({}, torch.tensor([0, 1]), r'integer labels need RecursiveMix\(num_classes='),
+        (dict(num_classes=3), torch.tensor([0, 3]), r'label 3 is outside of the 3 classes \(0 to 2\)'),
+        (dict(num_classes=3), torch.tensor([0, -1]), 'label -1 is outside'),
+        (dict(num_classes=3), torch.rand(2, 4), 'num_classes=3, but the scores have 4 classes'),
+        (dict(num_classes=3), torch.tensor([0, 1, 2]), r'shape \(2, \).*but got \(3,\) of torch.int64'),
+        ({}, torch.rand(2), r'but got \(2,\) of torch.float32'),
+        ({}, torch.rand(2, 3, 4), r'but got \(2, 3, 4\)'),
+    ],
+)
 def test_labels_that_do_not_fit_are_named(arguments, labels, told):
     with pytest.raises(ValueError, match=told):
         RecursiveMix(**arguments).mix(torch.rand(2, 3, 8, 8), labels)
@@ -97,7 +100,7 @@ def test_a_bad_pixel_does_not_live_on_in_the_history(value, interpolation):
     x, _, mix = rm.mix(clean + 1, labels)
     box = mix.box
     assert mix.lam > 0 and x.isfinite().all()
-    assert not x[1, :, box.y1:box.y2, box.x1:box.x2].any()  # 0 in its place
+    assert not x[1, :, box.y1 : box.y2, box.x1 : box.x2].any()  # 0 in its place
     assert x[[0, 2, 3]].all()  # and only there
 
 
@@ -109,8 +112,9 @@ def test_images_too_large_for_half_precision_do_not_either():
     assert mix.lam > 0 and x.dtype == torch.float16 and x.isfinite().all()
 
 
-@pytest.mark.parametrize('clone', [copy.deepcopy, lambda rm: pickle.loads(pickle.dumps(rm))],
-                         ids=['deepcopy', 'pickle'])
+@pytest.mark.parametrize(
+    'clone', [copy.deepcopy, lambda rm: pickle.loads(pickle.dumps(rm))], ids=['deepcopy', 'pickle']
+)
 def test_a_copy_tells_an_overwritten_history_from_one_that_was_copied(clone):
     rm = RecursiveMix(alpha=1.0, num_classes=5)
     x, _, _ = rm.mix(*batch())
@@ -160,8 +164,11 @@ def test_a_plain_loop_learns_from_its_history():
     assert not mix.prediction.requires_grad
 
 
-@pytest.mark.parametrize('mix', [None, Mix(0.0, 0, Box(0, 0, 0, 0), (16, 16)), Mix(0.3, 4, Box(0, 0, 8, 8), (16, 16))],
-                         ids=['another augmentation', 'nothing mixed', 'never answered'])
+@pytest.mark.parametrize(
+    'mix',
+    [None, Mix(0.0, 0, Box(0, 0, 0, 0), (16, 16)), Mix(0.3, 4, Box(0, 0, 8, 8), (16, 16))],
+    ids=['another augmentation', 'nothing mixed', 'never answered'],
+)
 def test_with_nothing_to_compare_every_parameter_still_has_a_gradient(mix):
     """What DDP needs without find_unused_parameters."""
     consistency = Consistency(8, 5)
@@ -185,13 +192,16 @@ def test_only_the_layer_is_in_the_state_dict():
     assert copy.deepcopy(consistency).last.keys() == {'lam', 'kl'}
 
 
-@pytest.mark.parametrize('features, logits, told', [
-    ((4, 8), (4, 5), r'must have shape \(4, 8, h, w\), but got \(4, 8\)'),
-    ((4, 6, 2, 2), (4, 5), r'but got \(4, 6, 2, 2\)'),
-    ((4, 2, 2, 8), (4, 5), r'but got \(4, 2, 2, 8\)'),
-    ((3, 8, 2, 2), (4, 5), r'but got \(3, 8, 2, 2\)'),
-    ((4, 8, 2, 2), (4, 6), r'logits must have shape \(N, 5\), but got \(4, 6\)'),
-])
+@pytest.mark.parametrize(
+    'features, logits, told',
+    [
+        ((4, 8), (4, 5), r'must have shape \(4, 8, h, w\), but got \(4, 8\)'),
+        ((4, 6, 2, 2), (4, 5), r'but got \(4, 6, 2, 2\)'),
+        ((4, 2, 2, 8), (4, 5), r'but got \(4, 2, 2, 8\)'),
+        ((3, 8, 2, 2), (4, 5), r'but got \(3, 8, 2, 2\)'),
+        ((4, 8, 2, 2), (4, 6), r'logits must have shape \(N, 5\), but got \(4, 6\)'),
+    ],
+)
 def test_shapes_that_do_not_fit_are_named(features, logits, told):
     with pytest.raises(ValueError, match=told):
         Consistency(8, 5)(None, torch.randn(features), torch.randn(logits))

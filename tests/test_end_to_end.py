@@ -2,6 +2,7 @@
 
 Each step is a tool in a process of its own. Networks and recipes are the shipped ones, the images few and small.
 """
+
 import json
 import os
 import subprocess
@@ -21,8 +22,14 @@ TOOLS = mmrm.utils.paths.shipped() / 'tools'
 def tool(name, *args, **env):
     """Run a tool from a folder that is not the checkout's; returns what it printed."""
     env = {**os.environ, 'MMRM_DEVICE': 'cpu', 'OMP_NUM_THREADS': '1', 'PYTHONPATH': str(Path(__file__).parent), **env}
-    done = subprocess.run([sys.executable, str(TOOLS / f'{name}.py'), *map(str, args)], env=env, cwd=env['HOME_FOLDER'],
-                          capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        [sys.executable, str(TOOLS / f'{name}.py'), *map(str, args)],
+        env=env,
+        cwd=env['HOME_FOLDER'],
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -35,36 +42,53 @@ def job(tmp_path_factory):
     (root / 'data' / 'ade').mkdir(parents=True)
     (root / 'data' / 'coco').symlink_to(world / 'coco')
     (root / 'data' / 'ade' / 'ADEChallengeData2016').symlink_to(world / 'ade')
-    tool('train', write_pretraining('r50', world, root / 'pretraining.py'), '--work-dir', root / 'pretraining',
-         HOME_FOLDER=str(root))
+    tool(
+        'train',
+        write_pretraining('r50', world, root / 'pretraining.py'),
+        '--work-dir',
+        root / 'pretraining',
+        HOME_FOLDER=str(root),
+    )
     told = tool('export', 'backbone', root / 'pretraining', root / 'backbone.pth', HOME_FOLDER=str(root))
     assert 'ResNet-50' in told
     return root
 
 
 DETECTOR = [
-    'train_dataloader.dataset.pipeline.2.scale=(96,96)', 'val_dataloader.dataset.pipeline.1.scale=(96,96)',
-    'test_dataloader.dataset.pipeline.1.scale=(96,96)', 'train_cfg.max_epochs=1', 'model.test_cfg.score_thr=-1.0',
-    'model.test_cfg.max_per_img=10'
+    'train_dataloader.dataset.pipeline.2.scale=(96,96)',
+    'val_dataloader.dataset.pipeline.1.scale=(96,96)',
+    'test_dataloader.dataset.pipeline.1.scale=(96,96)',
+    'train_cfg.max_epochs=1',
+    'model.test_cfg.score_thr=-1.0',
+    'model.test_cfg.max_per_img=10',
 ]
 SEGMENTOR = [
-    'train_dataloader.dataset.pipeline.2.scale=(96,96)', 'train_dataloader.dataset.pipeline.3.crop_size=(96,96)',
-    'val_dataloader.dataset.pipeline.1.scale=(96,96)', 'test_dataloader.dataset.pipeline.1.scale=(96,96)',
-    'model.data_preprocessor.size=(96,96)', 'train_cfg.max_iters=1', 'train_cfg.val_interval=1',
-    'default_hooks.checkpoint.interval=1'
+    'train_dataloader.dataset.pipeline.2.scale=(96,96)',
+    'train_dataloader.dataset.pipeline.3.crop_size=(96,96)',
+    'val_dataloader.dataset.pipeline.1.scale=(96,96)',
+    'test_dataloader.dataset.pipeline.1.scale=(96,96)',
+    'model.data_preprocessor.size=(96,96)',
+    'train_cfg.max_iters=1',
+    'train_cfg.val_interval=1',
+    'default_hooks.checkpoint.interval=1',
 ]
 LOADERS = [f'{part}_dataloader.num_workers=0' for part in ('train', 'val', 'test')]
 
 
-@pytest.mark.parametrize('name, options, checkpoint, metrics', [
-    ('atss_r50_fpn_1x_coco', DETECTOR, 'epoch_1.pth', ['coco/bbox_mAP', 'coco/bbox_mAP_50']),
-    ('pspnet_r50_8xb2-80k_ade20k-512x512', SEGMENTOR, 'iter_1.pth', ['mIoU', 'mAcc', 'aAcc']),
-])
+@pytest.mark.parametrize(
+    'name, options, checkpoint, metrics',
+    [
+        ('atss_r50_fpn_1x_coco', DETECTOR, 'epoch_1.pth', ['coco/bbox_mAP', 'coco/bbox_mAP_50']),
+        ('pspnet_r50_8xb2-80k_ade20k-512x512', SEGMENTOR, 'iter_1.pth', ['mIoU', 'mAcc', 'aAcc']),
+    ],
+)
 def test_pretrained_weights_reach_the_first_step_and_the_result_is_evaluated(name, options, checkpoint, metrics, job):
     config, work_dir = job / f'{name}.py', job / name
-    config.write_text(f"_base_ = ['{CONFIGS / 'rm' / name}.py']\n"
-                      "custom_imports = dict(imports=['mmrm', 'downstream'], allow_failed_imports=False)\n"
-                      "custom_hooks = [dict(type='RememberBackbone')]\n")
+    config.write_text(
+        f"_base_ = ['{CONFIGS / 'rm' / name}.py']\n"
+        "custom_imports = dict(imports=['mmrm', 'downstream'], allow_failed_imports=False)\n"
+        "custom_hooks = [dict(type='RememberBackbone')]\n"
+    )
     env = dict(HOME_FOLDER=str(job), MMRM_DATA='data', MMRM_BACKBONE='backbone.pth')
     log = tool('train', config, '--work-dir', work_dir, '--cfg-options', *options, *LOADERS, **env)
     assert log.count('StrictPretrained: backbone <- ') == 1
@@ -79,8 +103,19 @@ def test_pretrained_weights_reach_the_first_step_and_the_result_is_evaluated(nam
     # Testing needs the trained file only.
     env['MMRM_BACKBONE'] = 'gone.pth'
     out = job / f'{name}.json'
-    tool('test', config, work_dir / checkpoint, '--out', out, '--work-dir', work_dir / 'test', '--cfg-options',
-         *options, *LOADERS, **env)
+    tool(
+        'test',
+        config,
+        work_dir / checkpoint,
+        '--out',
+        out,
+        '--work-dir',
+        work_dir / 'test',
+        '--cfg-options',
+        *options,
+        *LOADERS,
+        **env,
+    )
     found = json.loads(out.read_text())
     assert set(metrics) <= set(found) and all(0 <= found[metric] <= 100 for metric in metrics)
 

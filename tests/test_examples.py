@@ -1,4 +1,5 @@
 """The examples, each on a few tiny images."""
+
 import importlib.util
 import json
 import os
@@ -43,6 +44,7 @@ def example(name):
 def mixed(monkeypatch):
     """The shares and losses of the batches that a run mixes."""
     from mmrm.core import Consistency
+
     seen, forward = [], Consistency.forward
 
     def spy(self, mix, feature_map, logits):
@@ -98,9 +100,25 @@ def test_torchvision_recipe_resumes(data, tmp_path, mixed, capsys):
 
 
 def test_torchvision_recipe_in_two_processes(data, tmp_path, free_port):
-    command = [sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_port', str(free_port),
-               str(FOLDER / 'torchvision_recipe.py'), str(data), *NETWORK, '--workers', '0', *COMMON,
-               '--epochs', '1', '--out', str(tmp_path)]
+    command = [
+        sys.executable,
+        '-m',
+        'torch.distributed.run',
+        '--nproc_per_node',
+        '2',
+        '--master_port',
+        str(free_port),
+        str(FOLDER / 'torchvision_recipe.py'),
+        str(data),
+        *NETWORK,
+        '--workers',
+        '0',
+        *COMMON,
+        '--epochs',
+        '1',
+        '--out',
+        str(tmp_path),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert run.returncode == 0, run.stderr
     assert run.stdout.count('epoch 1: loss') == 1
@@ -111,15 +129,20 @@ def test_lightning_module(data, tmp_path, mixed):
     pytest.importorskip('lightning')
     out = tmp_path / 'model.pth'
     trainer = example('lightning_module').main(
-        [str(data), *NETWORK, '--workers', '0', '--out', str(out), *COMMON], accelerator='cpu',
-        enable_progress_bar=False, default_root_dir=tmp_path, logger=False, num_sanity_val_steps=0)
+        [str(data), *NETWORK, '--workers', '0', '--out', str(out), *COMMON],
+        accelerator='cpu',
+        enable_progress_bar=False,
+        default_root_dir=tmp_path,
+        logger=False,
+        num_sanity_val_steps=0,
+    )
     shows_rm(mixed, epochs=2, steps=6)
     assert 0 <= trainer.callback_metrics['val/accuracy'] <= 1 and 'train/consistency' in trainer.callback_metrics
     torchvision.models.shufflenet_v2_x0_5(num_classes=3).load_state_dict(torch.load(out))
 
 
 # In a process of its own: here the folder tests/datasets would pass for Hugging Face's package of that name.
-HUGGING_FACE = '''
+HUGGING_FACE = """
 import importlib.util, json, sys
 import transformers
 from mmrm.core import Consistency
@@ -145,7 +168,7 @@ assert not trainer.model_accepts_loss_kwargs  # else it would sum the accumulate
 assert [log['epoch'] for log in trainer.state.log_history if 'eval_accuracy' in log] == [1, 2]
 transformers.AutoModelForImageClassification.from_pretrained(f'{folder}/out/model')
 json.dump(mixed, open(f'{folder}/mixed.json', 'w'))
-'''
+"""
 
 
 def test_huggingface_trainer(data, tmp_path):

@@ -1,4 +1,5 @@
 """The toolboxes' own Inferencers take the shipped configs and checkpoints as mmengine writes them."""
+
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ def checkpoint(config, folder, **meta):
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
     from mmengine.registry import MODELS
+
     torch.manual_seed(0)
     model = MODELS.build(cfg.model)
     path = folder / 'epoch_1.pth'
@@ -36,23 +38,26 @@ def shrink(inferencer):
 
 def test_mmpretrain(tmp_path, restore_scope):
     from mmpretrain import ImageClassificationInferencer
+
     config = shipped() / 'configs/rm/resnet18_2xb64_cifar10.py'
     path, model = checkpoint(config, tmp_path, classes=[f'class {n}' for n in range(10)])
     inferencer = ImageClassificationInferencer(str(config), pretrained=path, device='cpu')
     image = np.random.RandomState(0).randint(0, 256, (32, 32, 3), np.uint8)
     result = inferencer(image)[0]
-    assert result['pred_scores'].shape == (10, ) and np.isclose(result['pred_scores'].sum(), 1, atol=1e-5)
+    assert result['pred_scores'].shape == (10,) and np.isclose(result['pred_scores'].sum(), 1, atol=1e-5)
     weights = inferencer.model.state_dict()
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize('name', ['atss_r50_fpn_1x_coco', pytest.param('atss_pvtv2-b1_fpn_1x_coco',
-                                                                       marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    'name', ['atss_r50_fpn_1x_coco', pytest.param('atss_pvtv2-b1_fpn_1x_coco', marks=pytest.mark.slow)]
+)
 def test_mmdet(name, tmp_path, restore_scope):
     pytest.importorskip('mmdet')
     from mmdet.apis import DetInferencer
+
     config = shipped() / f'configs/rm/{name}.py'
-    path, model = checkpoint(config, tmp_path, CLASSES=('thing', ) * 80, PALETTE='random')
+    path, model = checkpoint(config, tmp_path, CLASSES=('thing',) * 80, PALETTE='random')
     inferencer = DetInferencer(model=str(config), weights=path, device='cpu', show_progress=False)
     weights = inferencer.model.state_dict()
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
@@ -66,9 +71,11 @@ def test_mmdet(name, tmp_path, restore_scope):
 def test_mmseg(tmp_path, restore_scope):
     pytest.importorskip('mmseg')
     from mmseg.apis import MMSegInferencer
+
     config = shipped() / 'configs/rm/pspnet_r50_8xb2-80k_ade20k-512x512.py'
-    path, model = checkpoint(config, tmp_path, classes=[f'class {n}' for n in range(150)],
-                             palette=[[n, n, n] for n in range(150)])
+    path, model = checkpoint(
+        config, tmp_path, classes=[f'class {n}' for n in range(150)], palette=[[n, n, n] for n in range(150)]
+    )
     inferencer = MMSegInferencer(str(config), weights=path, device='cpu')
     weights = inferencer.model.state_dict()
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())

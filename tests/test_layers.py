@@ -1,4 +1,5 @@
 """The order of the rooms: an import goes down only, also one inside a function."""
+
 import ast
 from pathlib import Path
 
@@ -7,16 +8,16 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / 'mmrm'
 # Each room may import from itself and from any row above its own; rooms of one row leave each other alone.
 ROWS = (
-    ('version', ),
-    ('utils', ),
+    ('version',),
+    ('utils',),
     ('compat', 'core'),
-    ('regularisers', ),
+    ('regularisers',),
     ('wrapper', 'models', 'datasets'),
-    ('visualization', ),
-    ('engine', ),
-    ('weights', ),
-    ('apis', ),
-    ('experiments', ),
+    ('visualization',),
+    ('engine',),
+    ('weights',),
+    ('apis',),
+    ('experiments',),
     ('analysis', 'demo'),
     ('__init__', 'hooks'),
 )
@@ -35,21 +36,27 @@ def imports(path: Path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split('.')[0] == 'mmrm')
         elif isinstance(node, ast.ImportFrom):
-            base = package[:len(package) - node.level + 1] if node.level else []
+            base = package[: len(package) - node.level + 1] if node.level else []
             base = '.'.join([*base, *([node.module] if node.module else [])])
             if base.split('.')[0] == 'mmrm':
                 yield from ((node.lineno, f'{base}.{alias.name}') for alias in node.names)
 
 
 def test_every_room_has_its_place_in_the_order():
-    rooms = {path.stem if path.is_file() else path.name for path in PACKAGE.iterdir()
-             if path.suffix == '.py' or (path / '__init__.py').is_file()}
+    rooms = {
+        path.stem if path.is_file() else path.name
+        for path in PACKAGE.iterdir()
+        if path.suffix == '.py' or (path / '__init__.py').is_file()
+    }
     assert rooms <= set(ROW_OF), 'add the new room to ROWS and to docs/architecture.md'
 
 
 @pytest.mark.parametrize('path', sorted(PACKAGE.rglob('*.py')), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_down_only(path):
     own = path.relative_to(PACKAGE).parts[0].removesuffix('.py')
-    wrong = [f'line {line}: {module}' for line, module in imports(path)
-             if room_of(module) != own and ROW_OF[room_of(module)] >= ROW_OF[own]]
+    wrong = [
+        f'line {line}: {module}'
+        for line, module in imports(path)
+        if room_of(module) != own and ROW_OF[room_of(module)] >= ROW_OF[own]
+    ]
     assert not wrong, f'{own} must not import from a room beside or above it'

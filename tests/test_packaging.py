@@ -1,4 +1,5 @@
 """What a user installs: a wheel with configs and tools in it, torch and numpy required, OpenMMLab as an extra."""
+
 import importlib.util
 import shutil
 import subprocess
@@ -27,8 +28,12 @@ def source(tmp_path_factory):
 
 
 def build_wheel(folder):
-    subprocess.run([sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '--no-build-isolation', '-w', 'out', '.'],
-                   cwd=folder, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '--no-build-isolation', '-w', 'out', '.'],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
     return zipfile.ZipFile(next((folder / 'out').glob('*.whl')))
 
 
@@ -48,15 +53,22 @@ def test_configs_and_tools_ship_in_the_wheel(wheel):
 
 def test_data_and_the_mark_of_types_ship_in_the_wheel(wheel):
     package = shipped() / 'mmrm'
-    data = {path.relative_to(shipped()).as_posix() for path in package.rglob('*')
-            if path.is_file() and path.suffix != '.pyc' and '.mim' not in path.parts}
+    data = {
+        path.relative_to(shipped()).as_posix()
+        for path in package.rglob('*')
+        if path.is_file() and path.suffix != '.pyc' and '.mim' not in path.parts
+    }
     assert 'mmrm/py.typed' in data
     assert data <= set(wheel.namelist())
 
 
 def test_a_source_distribution_makes_the_same_wheel(source, wheel, tmp_path):
-    subprocess.run([sys.executable, 'setup.py', '-q', 'sdist', '--dist-dir', str(tmp_path)], cwd=source, check=True,
-                   capture_output=True)
+    subprocess.run(
+        [sys.executable, 'setup.py', '-q', 'sdist', '--dist-dir', str(tmp_path)],
+        cwd=source,
+        check=True,
+        capture_output=True,
+    )
     shutil.unpack_archive(next(tmp_path.glob('*.tar.gz')), tmp_path)
     again = build_wheel(tmp_path / f'mmrm-{__version__}')
     assert sorted(again.namelist()) == sorted(wheel.namelist())
@@ -75,7 +87,7 @@ def test_the_stacks_are_extras(wheel):
 def test_an_installed_wheel_finds_its_configs(wheel, tmp_path):
     """In a process of its own, away from the checkout, on the packages of this environment."""
     wheel.extractall(tmp_path / 'site')
-    code = '''
+    code = """
 import mmrm
 from mmrm.utils import paths
 from mmengine.config import Config
@@ -84,15 +96,20 @@ path = paths.find_config('configs/rm/resnet50_8xb64_in1k.py')
 assert path == paths.find_config('rm/resnet50_8xb64_in1k.py')
 assert Config.fromfile(path).model.head.type == 'RMConsistencyHead'
 print(mmrm.__file__, paths.default_work_dir(path))
-'''
-    run = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True,
-                         env={'PYTHONPATH': str(tmp_path / 'site'), 'PATH': '/usr/bin:/bin', 'HOME': str(tmp_path)})
+"""
+    run = subprocess.run(
+        [sys.executable, '-c', code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={'PYTHONPATH': str(tmp_path / 'site'), 'PATH': '/usr/bin:/bin', 'HOME': str(tmp_path)},
+    )
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip().endswith(f'{tmp_path}/work_dirs/rm/resnet50_8xb64_in1k')
     assert str(tmp_path / 'site') in run.stdout
 
 
-LOOP = '''
+LOOP = """
 import importlib.util
 assert not any(map(importlib.util.find_spec, ('mmengine', 'mmcv', 'mmpretrain', 'rich', 'matplotlib', 'scipy')))
 import mmrm
@@ -113,10 +130,28 @@ try:
 except ImportError as error:
     print(error)
 print(mmrm.__file__)
-'''
+"""
 # torch and numpy, and what the two import: no OpenMMLab, and nothing of mmrm's further requirements.
-BARE = ('torch', 'torchgen', 'functorch', 'numpy', 'numpy.libs', 'typing_extensions.py', 'filelock', 'sympy', 'mpmath',
-        'networkx', 'jinja2', 'markupsafe', 'fsspec', 'triton', 'nvidia', 'cuda', 'setuptools', '_distutils_hack')
+BARE = (
+    'torch',
+    'torchgen',
+    'functorch',
+    'numpy',
+    'numpy.libs',
+    'typing_extensions.py',
+    'filelock',
+    'sympy',
+    'mpmath',
+    'networkx',
+    'jinja2',
+    'markupsafe',
+    'fsspec',
+    'triton',
+    'nvidia',
+    'cuda',
+    'setuptools',
+    '_distutils_hack',
+)
 
 
 @pytest.mark.slow
@@ -125,16 +160,25 @@ def test_a_wheel_trains_in_an_environment_without_openmmlab(wheel, tmp_path):
     venv, links = tmp_path / 'venv', tmp_path / 'links'
     subprocess.run([sys.executable, '-m', 'venv', str(venv)], check=True, capture_output=True)
     python = venv / 'bin' / 'python'
-    subprocess.run([str(python), '-m', 'pip', 'install', '-q', '--no-deps', '--no-index', wheel.filename], check=True,
-                   capture_output=True, cwd=tmp_path)
+    subprocess.run(
+        [str(python), '-m', 'pip', 'install', '-q', '--no-deps', '--no-index', wheel.filename],
+        check=True,
+        capture_output=True,
+        cwd=tmp_path,
+    )
     packages = Path(torch.__file__).parents[1]
     links.mkdir()
     for name in BARE:
         if (packages / name).exists():
             (links / name).symlink_to(packages / name)
     (next(venv.glob('lib/python*/site-packages')) / 'bare.pth').write_text(f'{links}\n')
-    run = subprocess.run([str(python), '-c', LOOP], cwd=tmp_path, capture_output=True, text=True,
-                         env={'PATH': '/usr/bin:/bin', 'HOME': str(tmp_path), 'OMP_NUM_THREADS': '1'})
+    run = subprocess.run(
+        [str(python), '-c', LOOP],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={'PATH': '/usr/bin:/bin', 'HOME': str(tmp_path), 'OMP_NUM_THREADS': '1'},
+    )
     assert run.returncode == 0, run.stderr
     assert 'mmrm.RMConsistencyHead needs OpenMMLab' in run.stdout
     assert run.stdout.strip().splitlines()[-1].startswith(str(venv))

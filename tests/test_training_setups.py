@@ -1,4 +1,5 @@
 """RM in the set-ups people train in. Each test fails when its set-up breaks."""
+
 import copy
 import pickle
 import warnings
@@ -36,8 +37,7 @@ def losses_of(model, data, seed=0, **kwargs):
 
 
 def close(one, other, **tolerance):
-    return all(
-        torch.allclose(a[name].float(), b[name].float(), **tolerance) for a, b in zip(one, other) for name in a)
+    return all(torch.allclose(a[name].float(), b[name].float(), **tolerance) for a, b in zip(one, other) for name in a)
 
 
 def test_history_survives_an_iteration_of_another_augment():
@@ -47,16 +47,16 @@ def test_history_survives_an_iteration_of_another_augment():
     step(model, batch())
     earlier, prediction = rm._history.images.clone(), rm._history.mix.prediction
     augment.augments = [rm, blend]
-    augment.probs = [0., 1.]
+    augment.probs = [0.0, 1.0]
     losses = step(model, batch())
     assert losses['loss_consistency'] == 0 and losses['rm_lambda'] == 0
-    augment.probs = [1., 0.]
+    augment.probs = [1.0, 0.0]
     data = preprocessor(dict(inputs=[torch.zeros(3, 32, 32)] * 4, data_samples=batch()['data_samples']), training=True)
     mix = mix_of(data)
     box = mix.box
     assert mix.historical_prediction is prediction
     patch = F.interpolate(earlier, (box.y2 - box.y1, box.x2 - box.x1), mode='nearest')
-    assert torch.equal(data['inputs'][:, :, box.y1:box.y2, box.x1:box.x2], patch)
+    assert torch.equal(data['inputs'][:, :, box.y1 : box.y2, box.x1 : box.x2], patch)
 
 
 def blend(images, scores):  # a stock-like augment: two tensors in, two out
@@ -64,8 +64,7 @@ def blend(images, scores):  # a stock-like augment: two tensors in, two out
 
 
 def test_beside_cutmix_with_probabilities():
-    model = classifier(
-        augments=[dict(type='RecursiveMix'), dict(type='CutMix', alpha=1.0)], probs=[0.4, 0.3])
+    model = classifier(augments=[dict(type='RecursiveMix'), dict(type='CutMix', alpha=1.0)], probs=[0.4, 0.3])
     kinds = set()
     for _ in range(25):
         data = model.data_preprocessor(batch(), training=True)
@@ -163,8 +162,9 @@ def test_ema():
     assert model.data_preprocessor.batch_augments.augments[0]._history is history
 
 
-@pytest.mark.parametrize('clone', [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))],
-                         ids=['deepcopy', 'pickle'])
+@pytest.mark.parametrize(
+    'clone', [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=['deepcopy', 'pickle']
+)
 def test_a_copy_of_the_model_goes_on_with_its_history(clone):
     """A copied tensor counts its in-place changes anew; that is no change of the historical images."""
     model, data = classifier(alpha=1.0), batches(4)
@@ -184,7 +184,8 @@ def test_channels_last():
     contiguous = losses_of(model, data)
     model = model.to(memory_format=torch.channels_last)
     model.data_preprocessor.register_forward_hook(
-        lambda module, args, out: out.update(inputs=out['inputs'].contiguous(memory_format=torch.channels_last)))
+        lambda module, args, out: out.update(inputs=out['inputs'].contiguous(memory_format=torch.channels_last))
+    )
     assert close(contiguous, losses_of(model, data), atol=1e-4)
 
 
@@ -193,7 +194,8 @@ def test_gradient_checkpointing():
     plain = losses_of(model, data)
     grads = [parameter.grad.clone() for parameter in model.parameters()]
     checkpointed = classifier(
-        alpha=1.0, backbone=dict(type='ResNet', depth=18, base_channels=8, out_indices=(3, ), with_cp=True))
+        alpha=1.0, backbone=dict(type='ResNet', depth=18, base_channels=8, out_indices=(3,), with_cp=True)
+    )
     checkpointed.load_state_dict(model.state_dict())
     model.zero_grad()
     assert close(plain, losses_of(checkpointed, data), atol=1e-5)
@@ -255,14 +257,18 @@ FOREIGN = {
     'convnext': ('mmpretrain::convnext/convnext-tiny_32xb128_in1k.py', 'gap_before_final_norm=False', '', True),
     'swin': ('mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py', '', '', False),
     # A head of two layers, which the linear one replaces whole.
-    'mobilenetv3': ('mmpretrain::mobilenet_v3/mobilenet-v3-small_8xb128_in1k.py', '',
-                    '_delete_=True, num_classes=1000, in_channels=576, ', False),
+    'mobilenetv3': (
+        'mmpretrain::mobilenet_v3/mobilenet-v3-small_8xb128_in1k.py',
+        '',
+        '_delete_=True, num_classes=1000, in_channels=576, ',
+        False,
+    ),
 }
 
 
 def foreign_config(name, folder):
     base, backbone, head, hooks = FOREIGN[name]
-    (folder / 'mine.py').write_text(f'''
+    (folder / 'mine.py').write_text(f"""
 _base_ = ['{base}']
 custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
 data_preprocessor = dict(
@@ -272,7 +278,7 @@ model = dict(
     neck=None,
     head=dict({head}type='RMConsistencyHead', omega=0.5))
 custom_hooks = [{'*_base_.custom_hooks, ' if hooks else ''}dict(type='ResetHistoryHook'), dict(type='RandomStateHook')]
-''')
+""")
     return Config.fromfile(folder / 'mine.py')
 
 
@@ -309,30 +315,54 @@ LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=64)
 MIXUP = dict(type='Mixup', alpha=1.0)
 
 
-@pytest.mark.parametrize('parts, wrong, use', [
-    (dict(head=LINEAR), 'RecursiveMix is on, but the head is LinearClsHead', "type='RMConsistencyHead'"),
-    (dict(preprocessor='ClsDataPreprocessor'), 'RecursiveMix is on, but the data preprocessor is ClsDataPreprocessor',
-     "type='RMDataPreprocessor'"),
-    (dict(head=LINEAR, preprocessor='ClsDataPreprocessor'),
-     'the head is LinearClsHead and the data preprocessor is ClsDataPreprocessor', "type='RMDataPreprocessor'"),
-    (dict(augments=MIXUP), 'RMConsistencyHead with omega=0.5, but RecursiveMix is off', "type='RecursiveMix'"),
-    (dict(augments=[MIXUP, dict(type='ResizeFillMix')]), 'but RecursiveMix is off', 'omega=0'),
-])
+@pytest.mark.parametrize(
+    'parts, wrong, use',
+    [
+        (dict(head=LINEAR), 'RecursiveMix is on, but the head is LinearClsHead', "type='RMConsistencyHead'"),
+        (
+            dict(preprocessor='ClsDataPreprocessor'),
+            'RecursiveMix is on, but the data preprocessor is ClsDataPreprocessor',
+            "type='RMDataPreprocessor'",
+        ),
+        (
+            dict(head=LINEAR, preprocessor='ClsDataPreprocessor'),
+            'the head is LinearClsHead and the data preprocessor is ClsDataPreprocessor',
+            "type='RMDataPreprocessor'",
+        ),
+        (dict(augments=MIXUP), 'RMConsistencyHead with omega=0.5, but RecursiveMix is off', "type='RecursiveMix'"),
+        (dict(augments=[MIXUP, dict(type='ResizeFillMix')]), 'but RecursiveMix is off', 'omega=0'),
+    ],
+)
 def test_a_missing_part_of_rm_is_named_with_what_to_do(parts, wrong, use):
     told = check_trio(classifier(**parts))
     assert wrong in told and use in told and 'there will be no consistency loss' in told
 
 
-@pytest.mark.parametrize('parts', [
-    dict(), dict(share_fc=True), dict(augments=[dict(type='RecursiveMix'), MIXUP]), dict(omega=0),
-    dict(omega=0, preprocessor='ClsDataPreprocessor'), dict(omega=0, augments=dict(type='ResizeFillMix')),
-    dict(head=LINEAR, augments=MIXUP)])
+@pytest.mark.parametrize(
+    'parts',
+    [
+        dict(),
+        dict(share_fc=True),
+        dict(augments=[dict(type='RecursiveMix'), MIXUP]),
+        dict(omega=0),
+        dict(omega=0, preprocessor='ClsDataPreprocessor'),
+        dict(omega=0, augments=dict(type='ResizeFillMix')),
+        dict(head=LINEAR, augments=MIXUP),
+    ],
+)
 def test_no_word_where_no_part_of_rm_is_missing(parts):
     assert check_trio(classifier(**parts)) is None
 
 
-@pytest.mark.parametrize('parts', [dict(head=LINEAR), dict(preprocessor='ClsDataPreprocessor'), dict(augments=MIXUP),
-                                   dict(omega=0, augments=dict(type='ResizeFillMix'))])
+@pytest.mark.parametrize(
+    'parts',
+    [
+        dict(head=LINEAR),
+        dict(preprocessor='ClsDataPreprocessor'),
+        dict(augments=MIXUP),
+        dict(omega=0, augments=dict(type='ResizeFillMix')),
+    ],
+)
 def test_what_lacks_a_part_still_trains(parts):
     model = classifier(**parts)
     if 'head' in parts:
@@ -354,13 +384,17 @@ def test_a_loop_without_mmpretrains_classifier():
     from mmpretrain.structures import DataSample
 
     from mmrm.models.heads import RMConsistencyHead
+
     augment, head = RecursiveMix(alpha=1.0), RMConsistencyHead(num_classes=5, in_channels=8, omega=0.1)
     conv = torch.nn.Conv2d(3, 8, 3, stride=4)
     for _ in range(3):
         images, scores = augment(torch.rand(4, 3, 32, 32), torch.eye(5)[:4])
-        samples = [DataSample(metainfo=dict(rm_mix=augment_mix)).set_gt_score(score)
-                   for augment_mix in [augment.take_mix()] for score in scores]
-        losses = head.loss((conv(images), ), samples)
+        samples = [
+            DataSample(metainfo=dict(rm_mix=augment_mix)).set_gt_score(score)
+            for augment_mix in [augment.take_mix()]
+            for score in scores
+        ]
+        losses = head.loss((conv(images),), samples)
     assert losses['loss_consistency'] > 0
 
 

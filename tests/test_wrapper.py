@@ -1,4 +1,5 @@
 """RecursiveMixModel: RM around networks of other libraries, in loops of PyTorch's own."""
+
 import copy
 import io
 import pickle
@@ -22,7 +23,10 @@ def convnet(channels=16, classes=5, stride=4):
     return nn.Sequential(
         nn.Sequential(nn.Conv2d(3, 8, 3, stride, 1), nn.BatchNorm2d(8), nn.ReLU()),
         nn.Sequential(nn.Conv2d(8, channels, 3, 2, 1), nn.BatchNorm2d(channels), nn.ReLU()),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(channels, classes),
+    )
 
 
 class Patches(nn.Module):
@@ -60,7 +64,7 @@ def small(**kwargs):
 
 
 def batches(number, size=(32, 32), samples=4, classes=5):
-    return [(torch.randn(samples, 3, *size), torch.randint(0, classes, (samples, ))) for _ in range(number)]
+    return [(torch.randn(samples, 3, *size), torch.randint(0, classes, (samples,))) for _ in range(number)]
 
 
 def feature_map_of(model, images):
@@ -73,6 +77,7 @@ def feature_map_of(model, images):
 
 
 # What a step does.
+
 
 def test_the_loss_is_that_of_the_two_parts_by_hand():
     model, data = small(omega=0.7), batches(4)
@@ -87,8 +92,9 @@ def test_the_loss_is_that_of_the_two_parts_by_hand():
         assert torch.equal(loss, cross_entropy + region)
         assert torch.equal(model.losses['cross_entropy'], cross_entropy)
         assert torch.equal(model.losses['consistency'], region) and model.losses['lam'] == mix.lam
-    assert region > 0 and not any(isinstance(part, torch.Tensor) and part.requires_grad
-                                  for part in model.losses.values())
+    assert region > 0 and not any(
+        isinstance(part, torch.Tensor) and part.requires_grad for part in model.losses.values()
+    )
 
 
 def test_without_labels_it_is_the_network_in_both_modes():
@@ -137,9 +143,18 @@ def test_reset_history_leaves_the_next_batch_unmixed():
 
 # How it reads a network.
 
-@pytest.mark.parametrize('name, layer, channels', [
-    ('resnet18', 'layer4', 512), ('densenet121', 'features', 1024), ('mobilenet_v3_small', 'features', 576),
-    ('convnext_tiny', 'features', 768), ('swin_t', 'features', 768), ('swin_t', 'permute', 768)])
+
+@pytest.mark.parametrize(
+    'name, layer, channels',
+    [
+        ('resnet18', 'layer4', 512),
+        ('densenet121', 'features', 1024),
+        ('mobilenet_v3_small', 'features', 576),
+        ('convnext_tiny', 'features', 768),
+        ('swin_t', 'features', 768),
+        ('swin_t', 'permute', 768),
+    ],
+)
 def test_torchvision(name, layer, channels):
     net = torchvision.models.get_model(name, num_classes=7, weights=None)
     model = RecursiveMixModel(net, layer, input_size=64)
@@ -157,9 +172,19 @@ def test_torchvisions_vit_is_read_as_tokens_behind_a_class_token():
     assert torch.equal(features[:, :, 1, 2], tokens[-1][:, 1 + 1 * 4 + 2])
 
 
-@pytest.mark.parametrize('body, size', [
-    (dict(nhwc=True), (32, 32)), (dict(nhwc=True), (32, 64)), (dict(prefix=0), (32, 32)), (dict(prefix=0), (32, 64)),
-    (dict(prefix=1), (32, 32)), (dict(prefix=1), (32, 64)), (dict(prefix=5), (32, 32)), (dict(prefix=2), (40, 48))])
+@pytest.mark.parametrize(
+    'body, size',
+    [
+        (dict(nhwc=True), (32, 32)),
+        (dict(nhwc=True), (32, 64)),
+        (dict(prefix=0), (32, 32)),
+        (dict(prefix=0), (32, 64)),
+        (dict(prefix=1), (32, 32)),
+        (dict(prefix=1), (32, 64)),
+        (dict(prefix=5), (32, 32)),
+        (dict(prefix=2), (40, 48)),
+    ],
+)
 def test_a_map_is_the_same_in_every_layout(body, size):
     net = Net(Patches(**body))
     model = RecursiveMixModel(net, 'body', input_size=size)
@@ -184,22 +209,28 @@ def test_timms_number_of_prefix_tokens_is_believed():
 
 def test_a_layout_that_the_shape_leaves_open_is_asked_for():
     net = Net(Patches(channels=4, nhwc=True), channels=4)  # 4 x 4 x 4
-    with pytest.raises(ValueError, match=r"layer 'body' of Net may be of layout NCHW or NHWC, .*"
-                       r": set layout to one of them \(got \(1, 4, 4, 4\)\).$"):
+    with pytest.raises(
+        ValueError,
+        match=r"layer 'body' of Net may be of layout NCHW or NHWC, .*"
+        r': set layout to one of them \(got \(1, 4, 4, 4\)\).$',
+    ):
         RecursiveMixModel(net, 'body', input_size=32)
     model = RecursiveMixModel(net, 'body', input_size=32, layout='NHWC')
     images = torch.randn(2, 3, 32, 32)
     assert torch.allclose(feature_map_of(model, images), net.body.embed(images), atol=1e-6)
 
 
-@pytest.mark.parametrize('output', [
-    lambda x: (x, torch.zeros(len(x), 3, 20, 20)),  # attention weights
-    lambda x: dict(last_hidden_state=x, pooler_output=x.mean((1, 2))[..., None, None]),
-    lambda x: [[x]]])
+@pytest.mark.parametrize(
+    'output',
+    [
+        lambda x: (x, torch.zeros(len(x), 3, 20, 20)),  # attention weights
+        lambda x: dict(last_hidden_state=x, pooler_output=x.mean((1, 2))[..., None, None]),
+        lambda x: [[x]],
+    ],
+)
 def test_layers_that_return_more_than_a_tensor(output):
 
     class Body(Patches):
-
         def forward(self, images):
             return output(super().forward(images))
 
@@ -211,7 +242,6 @@ def test_layers_that_return_more_than_a_tensor(output):
 def test_of_a_pyramid_the_deepest_map_counts():
 
     class Body(nn.Module):
-
         def __init__(self):
             super().__init__()
             self.stages = nn.ModuleList([nn.Conv2d(3, 6, 4, 4), nn.Conv2d(6, 9, 2, 2)])
@@ -221,7 +251,6 @@ def test_of_a_pyramid_the_deepest_map_counts():
             return first, self.stages[1](first)
 
     class Backbone(nn.Module):
-
         def __init__(self):
             super().__init__()
             self.body, self.fc = Body(), nn.Linear(9, 5)
@@ -237,8 +266,9 @@ class Output(NamedTuple):
     aux_logits: torch.Tensor
 
 
-@pytest.mark.parametrize('wrap', [
-    lambda z: dict(logits=z), lambda z: Output(z, z * 2), lambda z: (z, z * 2), lambda z: [z]])
+@pytest.mark.parametrize(
+    'wrap', [lambda z: dict(logits=z), lambda z: Output(z, z * 2), lambda z: (z, z * 2), lambda z: [z]]
+)
 def test_networks_that_return_more_than_logits(wrap):
     net = Net(Patches(nhwc=True), wrap=wrap)
     model, images = RecursiveMixModel(net, 'body', input_size=32), torch.randn(2, 3, 32, 32)
@@ -253,11 +283,16 @@ def test_images_of_one_channel():
     model(torch.randn(2, 1, 28, 28), torch.tensor([0, 4])).backward()
 
 
-@pytest.mark.parametrize('name, layer, shape, options', [
-    ('resnet18', 'layer4', (512, 2, 2), {}), ('convnext_atto', 'stages', (320, 2, 2), {}),
-    ('vit_tiny_patch16_224', 'norm', (192, 4, 4), dict(img_size=64)),
-    ('deit_tiny_distilled_patch16_224', 'norm', (192, 4, 4), dict(img_size=64)),
-    ('swin_tiny_patch4_window7_224', 'norm', (768, 2, 2), dict(img_size=64, window_size=2))])
+@pytest.mark.parametrize(
+    'name, layer, shape, options',
+    [
+        ('resnet18', 'layer4', (512, 2, 2), {}),
+        ('convnext_atto', 'stages', (320, 2, 2), {}),
+        ('vit_tiny_patch16_224', 'norm', (192, 4, 4), dict(img_size=64)),
+        ('deit_tiny_distilled_patch16_224', 'norm', (192, 4, 4), dict(img_size=64)),
+        ('swin_tiny_patch4_window7_224', 'norm', (768, 2, 2), dict(img_size=64, window_size=2)),
+    ],
+)
 def test_timm(name, layer, shape, options):
     timm = pytest.importorskip('timm')
     model = RecursiveMixModel(timm.create_model(name, num_classes=5, **options), layer, input_size=64)
@@ -267,11 +302,19 @@ def test_timm(name, layer, shape, options):
     assert model.losses['consistency'] > 0
 
 
-@pytest.mark.parametrize('name, layer, shape, options', [
-    ('ResNet', 'resnet', (32, 2, 2), dict(embedding_size=8, hidden_sizes=[8, 8, 16, 32], depths=[1] * 4)),
-    ('ViT', 'vit', (32, 4, 4), dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-                                    image_size=64)),
-    ('Swin', 'swin', (32, 8, 8), dict(image_size=64, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4))])
+@pytest.mark.parametrize(
+    'name, layer, shape, options',
+    [
+        ('ResNet', 'resnet', (32, 2, 2), dict(embedding_size=8, hidden_sizes=[8, 8, 16, 32], depths=[1] * 4)),
+        (
+            'ViT',
+            'vit',
+            (32, 4, 4),
+            dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=64),
+        ),
+        ('Swin', 'swin', (32, 8, 8), dict(image_size=64, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4)),
+    ],
+)
 def test_hugging_face(name, layer, shape, options):
     transformers = pytest.importorskip('transformers')
     config = getattr(transformers, f'{name}Config')(num_labels=5, **options)
@@ -284,6 +327,7 @@ def test_hugging_face(name, layer, shape, options):
 
 
 # What it leaves alone.
+
 
 def test_the_dry_run_leaves_no_trace():
     net = nn.Sequential(*convnet(), nn.Dropout())
@@ -304,7 +348,6 @@ def test_the_dry_run_leaves_no_trace():
 def test_the_random_state_survives_a_network_that_draws_in_evaluation():
 
     class Noisy(nn.Sequential):
-
         def forward(self, images):
             return super().forward(images + torch.randn_like(images))
 
@@ -333,8 +376,11 @@ def through_pickle(model):
     return torch.load(file, weights_only=False)
 
 
-@pytest.mark.parametrize('duplicate', [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), through_pickle],
-                         ids=['deepcopy', 'pickle', 'torch.save'])
+@pytest.mark.parametrize(
+    'duplicate',
+    [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), through_pickle],
+    ids=['deepcopy', 'pickle', 'torch.save'],
+)
 def test_a_copy_trains_on_its_own_network(duplicate):
     model, data = small(), batches(4)
     model(*data[0]), model(*data[1])
@@ -355,12 +401,16 @@ def test_an_averaged_copy_of_the_network_drags_nothing_along():
         model(images, labels)
     average = torch.optim.swa_utils.AveragedModel(model.module)
     average.update_parameters(model.module)
-    assert set(dict(average.named_modules())) == {'', 'module', *(f'module.{name}' for name, _ in
-                                                                  model.module.named_modules() if name)}
+    assert set(dict(average.named_modules())) == {
+        '',
+        'module',
+        *(f'module.{name}' for name, _ in model.module.named_modules() if name),
+    }
     assert not any(module._forward_hooks for module in average.modules())
 
 
 # Loops.
+
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_autocast(dtype):
@@ -441,13 +491,20 @@ def test_ddp_needs_no_search_for_unused_parameters(tmp_path, free_port):
 
 # What it refuses.
 
+
 def test_a_wrong_layer_is_answered_with_the_right_ones():
     net = torchvision.models.resnet18(num_classes=5)
-    with pytest.raises(ValueError, match=r"ResNet has no layer 'layer5'; layers with a map, last first: "
-                       r"'layer4' \(512 channels, 2 x 2\), 'layer3' \(256 channels, 4 x 4\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"ResNet has no layer 'layer5'; layers with a map, last first: "
+        r"'layer4' \(512 channels, 2 x 2\), 'layer3' \(256 channels, 4 x 4\)",
+    ):
         RecursiveMixModel(net, 'layer5', input_size=64)
-    with pytest.raises(ValueError, match=r"layer 'fc' of ResNet is no feature map for this image \(got \(1, 5\)\); "
-                       r".*'layer4'"):
+    with pytest.raises(
+        ValueError,
+        match=r"layer 'fc' of ResNet is no feature map for this image \(got \(1, 5\)\); "
+        r".*'layer4'",
+    ):
         RecursiveMixModel(net, 'fc', input_size=64)
     net.idle = nn.Identity()
     with pytest.raises(ValueError, match=r"layer 'idle' of ResNet does not run in a forward pass; .*'layer4'"):
@@ -457,20 +514,27 @@ def test_a_wrong_layer_is_answered_with_the_right_ones():
 
 def test_a_wrong_input_size_is_named():
     net = torchvision.models.VisionTransformer(32, 8, 1, 2, 16, 32, num_classes=7)
-    with pytest.raises(ValueError, match=r'VisionTransformer fails on an input of 3 x 224 x 224 \(Wrong image height.*'
-                       r'Set input_size'):
+    with pytest.raises(
+        ValueError,
+        match=r'VisionTransformer fails on an input of 3 x 224 x 224 \(Wrong image height.*'
+        r'Set input_size',
+    ):
         RecursiveMixModel(net, 'encoder')
     assert net.training
 
 
-@pytest.mark.parametrize('arguments, message', [
-    (dict(layer='4', layout='HWC'), "layout='HWC' must be None or one of"),
-    (dict(prefix_tokens=-1), 'prefix_tokens=-1 must be'),
-    (dict(label_smoothing=1.5), r'label_smoothing=1.5 must be a number in \[0, 1\)'),
-    (dict(input_size=(3, 32, 32, 1)), r'input_size=\(3, 32, 32, 1\) must be'),
-    (dict(num_classes=7), 'num_classes=7, but Sequential gives 5 logits'),
-    (dict(alpha=2), 'alpha=2 must be'),
-    (dict(omega=-1), 'omega=-1 must be')])
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        (dict(layer='4', layout='HWC'), "layout='HWC' must be None or one of"),
+        (dict(prefix_tokens=-1), 'prefix_tokens=-1 must be'),
+        (dict(label_smoothing=1.5), r'label_smoothing=1.5 must be a number in \[0, 1\)'),
+        (dict(input_size=(3, 32, 32, 1)), r'input_size=\(3, 32, 32, 1\) must be'),
+        (dict(num_classes=7), 'num_classes=7, but Sequential gives 5 logits'),
+        (dict(alpha=2), 'alpha=2 must be'),
+        (dict(omega=-1), 'omega=-1 must be'),
+    ],
+)
 def test_wrong_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         RecursiveMixModel(convnet(), **{'layer': '1', 'input_size': 32, **arguments})
@@ -486,7 +550,6 @@ def test_what_is_no_classifier_is_refused():
 def test_a_layer_that_is_skipped_in_training_is_named():
 
     class Skips(nn.Sequential):
-
         def forward(self, images):
             return super().forward(images) if not self.training else images.new_zeros(len(images), 5)
 
@@ -511,7 +574,7 @@ def test_data_parallel_is_refused():
 
 # Without OpenMMLab.
 
-WITHOUT = '''
+WITHOUT = """
 import sys
 for name in ('mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg', 'rich', 'matplotlib', 'scipy', 'safetensors'):
     sys.modules[name] = None
@@ -537,7 +600,7 @@ try:
 except ImportError as error:
     print(error)
 assert not hasattr(mmrm, 'nonsense')
-'''
+"""
 
 
 def test_it_imports_and_trains_on_torch_and_numpy_alone():
@@ -551,6 +614,7 @@ def test_the_registries_build_the_same_class():
 
     import mmrm
     from mmrm import core
+
     assert mmrm.RecursiveMix is core.RecursiveMix
     assert BATCH_AUGMENTS.get('RecursiveMix') is core.RecursiveMix
 
@@ -565,5 +629,6 @@ def test_region_means_of_tokens_are_those_of_the_map():
     images[:, :, 8:16, 16:32] = 1
     features = feature_map_of(model, images)
     from mmrm.core import Box
+
     assert roi_mean(features, Box(16, 8, 32, 16), (32, 32)).min() > 0.7
     assert roi_mean(features, Box(0, 16, 16, 32), (32, 32)).abs().max() < 0.3

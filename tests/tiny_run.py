@@ -1,10 +1,11 @@
 """A classification run of seconds: two classes of noise, one darker than the other, and a narrow ResNet with RM."""
+
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-CONFIG = '''
+CONFIG = """
 custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
 default_scope = 'mmpretrain'
 model = dict(
@@ -37,11 +38,18 @@ default_hooks = dict(
 custom_hooks = [dict(type='RandomStateHook'), dict(type='ResetHistoryHook')]
 log_processor = dict(window_size=1)
 randomness = dict(seed=0)
-'''
+"""
 # What a config in pure Python names by its class, and where that is.
-CLASSES = dict(RecursiveMix='mmrm', RMConsistencyHead='mmrm', RMDataPreprocessor='mmrm', ResetHistoryHook='mmrm.hooks',
-               RandomStateHook='mmrm.hooks', ImageClassifier='mmpretrain.models', CheckpointHook='mmengine.hooks',
-               SGD='torch.optim')
+CLASSES = dict(
+    RecursiveMix='mmrm',
+    RMConsistencyHead='mmrm',
+    RMDataPreprocessor='mmrm',
+    ResetHistoryHook='mmrm.hooks',
+    RandomStateHook='mmrm.hooks',
+    ImageClassifier='mmpretrain.models',
+    CheckpointHook='mmengine.hooks',
+    SGD='torch.optim',
+)
 # Lines that put the preprocessor where mmpretrain's own configs have it.
 BESIDE = "data_preprocessor = model.pop('data_preprocessor')\n"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """Class activation maps of several checkpoints side by side: of image files, or of RM-mixed test images."""
+
 import sys
 from pathlib import Path
 
@@ -17,12 +18,26 @@ from mmrm.visualization import figures  # noqa: E402
 def main() -> None:
     parser = Parser(prog='cam.py', description=__doc__, allow_abbrev=False)
     parser.add_argument('out', help='picture to write: .png, .svg or .pdf')
-    parser.add_argument('--model', nargs=3, action='append', default=[], metavar=('NAME', 'CONFIG', 'CHECKPOINT'),
-                        help='a checkpoint (or the folder of a run) and what to call it; may be repeated')
-    parser.add_argument('--images', nargs='+', metavar='FILE[=CLASS,CLASS]', help='images and the classes to map; '
-                        'without classes, the three that the first model finds likeliest')
-    parser.add_argument('--mixed', type=positive, metavar='N', help="so many RM-mixed images of the first config's "
-                        'test data, with the map of every class in them')
+    parser.add_argument(
+        '--model',
+        nargs=3,
+        action='append',
+        default=[],
+        metavar=('NAME', 'CONFIG', 'CHECKPOINT'),
+        help='a checkpoint (or the folder of a run) and what to call it; may be repeated',
+    )
+    parser.add_argument(
+        '--images',
+        nargs='+',
+        metavar='FILE[=CLASS,CLASS]',
+        help='images and the classes to map; without classes, the three that the first model finds likeliest',
+    )
+    parser.add_argument(
+        '--mixed',
+        type=positive,
+        metavar='N',
+        help="so many RM-mixed images of the first config's test data, with the map of every class in them",
+    )
     parser.add_argument('--iterations', type=positive, default=4, help='mixing steps of --mixed (default: 4)')
     parser.add_argument('--seed', type=natural, default=0, help='of --mixed (default: 0)')
     parser.add_argument('--method', choices=cam.METHODS, default='GradCAM', help='default: GradCAM')

@@ -1,4 +1,5 @@
 """Check a config before a long run, without training: the model builds, its weights arrive, its data is there."""
+
 import sys
 from pathlib import Path
 
@@ -13,8 +14,14 @@ from mmrm.utils.errors import UserError, cli  # noqa: E402
 def main() -> None:
     parser = Parser(description=__doc__)
     parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')
-    parser.add_argument('--cfg-options', nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE',
-                        help='settings that replace those of the config, e.g. model.init_cfg.checkpoint=FILE')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=KeyValues,
+        default={},
+        metavar='KEY=VALUE',
+        help='settings that replace those of the config, e.g. model.init_cfg.checkpoint=FILE',
+    )
     args = parser.parse_args()
     report = check(args.config, args.cfg_options)
     print('\n'.join(report.facts), flush=True)

@@ -1,4 +1,5 @@
 """Convert a checkpoint of the RecursiveMix authors' code to mmpretrain's layout."""
+
 import sys
 from pathlib import Path
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """Why history needs resizing: cutting leaves classes in the label that the image no longer shows."""
+
 import sys
 from pathlib import Path
 
@@ -20,13 +21,21 @@ def main() -> None:
     parser.add_argument('--iterations', type=positive, default=5, help='columns (default: 5)')
     parser.add_argument('--seed', type=natural, default=0, help='of images and boxes (default: 0)')
     parser.add_argument('--overwrite', action='store_true', help='replace an existing picture')
-    parser.add_argument('--cfg-options', nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE',
-                        help='settings that replace those of the config')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=KeyValues,
+        default={},
+        metavar='KEY=VALUE',
+        help='settings that replace those of the config',
+    )
     args = parser.parse_args()
     figures.check_picture(args.out, args.overwrite)
     cfg = classifiers.load_config(args.config, args.cfg_options, 'train')
-    foot = [f'data: {classifiers.data_name(cfg, "train")}, config {show_path(Path(cfg.filename))}, seed {args.seed}; '
-            'curves: mean of 100 runs']
+    foot = [
+        f'data: {classifiers.data_name(cfg, "train")}, config {show_path(Path(cfg.filename))}, seed {args.seed}; '
+        'curves: mean of 100 runs'
+    ]
     figure = cut_or_resize.draw(cfg, args.iterations, seed=args.seed, foot=foot)
     print(figures.save(figure, args.out, args.overwrite))
 

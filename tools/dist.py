@@ -1,4 +1,5 @@
 """What dist_train.sh and dist_test.sh run: ``dist.py {train,test} CONFIG [CHECKPOINT] GPUS [options]``."""
+
 import sys
 from pathlib import Path
 

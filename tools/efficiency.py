@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """What training costs: memory, FLOPs, parameters, and time relative to the first config, measured in turn."""
+
 import json
 import sys
 from pathlib import Path
@@ -16,11 +17,19 @@ from mmrm.visualization import grids  # noqa: E402
 @cli
 def main() -> None:
     parser = Parser(prog='efficiency.py', description=__doc__, allow_abbrev=False)
-    parser.add_argument('configs', nargs='*', default=efficiency.CONFIGS, metavar='CONFIG',
-                        help="classifiers' configs; times are relative to the first (default: the paper's four)")
+    parser.add_argument(
+        'configs',
+        nargs='*',
+        default=efficiency.CONFIGS,
+        metavar='CONFIG',
+        help="classifiers' configs; times are relative to the first (default: the paper's four)",
+    )
     parser.add_argument('--batch', type=positive, help="images of the step whose memory is counted (default: config's)")
-    parser.add_argument('--timing-batch', type=positive, help='images of the step that is timed (default: 8 on the '
-                        'CPU, else as --batch)')
+    parser.add_argument(
+        '--timing-batch',
+        type=positive,
+        help='images of the step that is timed (default: 8 on the CPU, else as --batch)',
+    )
     parser.add_argument('--rounds', type=natural, default=10, help='timed steps of each, 0 for none (default: 10)')
     parser.add_argument('--size', type=positive, help="side of the images (default: the pipeline's)")
     parser.add_argument('--no-memory', action='store_true', help='leave the memory out')
@@ -34,8 +43,9 @@ def main() -> None:
     for path in filter(None, (args.out, args.json)):
         check_out(path, args.overwrite)
     device = efficiency.choose_device(args.device)
-    costs = efficiency.measure(args.configs, args.batch, args.timing_batch, args.rounds, args.size, device,
-                               not args.no_memory)
+    costs = efficiency.measure(
+        args.configs, args.batch, args.timing_batch, args.rounds, args.size, device, not args.no_memory
+    )
     lines = grids.render(form, efficiency.HEADERS, efficiency.table_lines(costs), right=range(1, 7))
     below = dict(terminal=[efficiency.EXPLAINED], markdown=['', efficiency.EXPLAINED]).get(form, [])
     text = '\n'.join([*lines, *below]) + '\n'

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """Train RM, baseline, Mixup and CutMix on a part of CIFAR-10, several seeds each; what is finished is not repeated."""
+
 import argparse
 import os
 import shlex
@@ -21,19 +22,39 @@ from mmrm.utils.files import check_out  # noqa: E402
 
 def parser() -> argparse.ArgumentParser:
     parser = Parser(prog='experiment.py', description=__doc__, allow_abbrev=False)
-    parser.add_argument('--methods', nargs='+', metavar='METHOD',
-                        help=f'some of {", ".join(experiment.METHODS)} (default: all)')
-    parser.add_argument('--seeds', nargs='+', type=natural, metavar='N', help='for all methods (default: '
-                        + ', '.join(f'{name} {method.seeds}' for name, method in experiment.METHODS.items()) + ')')
+    parser.add_argument(
+        '--methods', nargs='+', metavar='METHOD', help=f'some of {", ".join(experiment.METHODS)} (default: all)'
+    )
+    parser.add_argument(
+        '--seeds',
+        nargs='+',
+        type=natural,
+        metavar='N',
+        help='for all methods (default: '
+        + ', '.join(f'{name} {method.seeds}' for name, method in experiment.METHODS.items())
+        + ')',
+    )
     parser.add_argument('--jobs', type=positive, metavar='N', help='runs at a time (default: one a core, or one GPU)')
     parser.add_argument('--work-dir', help='holds <method>/seed<N> (default: work_dirs/experiment)')
-    parser.add_argument('--results', help='file of results, one a line; a run that is in it is not repeated '
-                        '(default: results.jsonl in the work dir)')
-    parser.add_argument('--float32', action='store_true', help='not in bfloat16: for CPUs without kernels for it; '
-                        'takes about twice as long')
+    parser.add_argument(
+        '--results',
+        help='file of results, one a line; a run that is in it is not repeated '
+        '(default: results.jsonl in the work dir)',
+    )
+    parser.add_argument(
+        '--float32',
+        action='store_true',
+        help='not in bfloat16: for CPUs without kernels for it; takes about twice as long',
+    )
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu', help='default: cpu')
-    parser.add_argument('--cfg-options', nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE',
-                        help='settings for all runs, as in train.py; the result is another experiment then')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=KeyValues,
+        default={},
+        metavar='KEY=VALUE',
+        help='settings for all runs, as in train.py; the result is another experiment then',
+    )
     parser.add_argument('--dry-run', action='store_true', help='print the commands, start nothing')
     return parser
 
@@ -63,8 +84,10 @@ def main() -> None:
     console.print(f'{len(runs)} runs, {len(known)} of them finished already; results go to {results}', highlight=False)
     cpu = args.device == 'cpu'
     if cpu and waiting and not args.float32 and not bfloat16_is_fast():
-        raise UserValueError('this CPU has no kernels for bfloat16, which would be far slower than float32; give '
-                             '--float32, which is another experiment with its own results.')
+        raise UserValueError(
+            'this CPU has no kernels for bfloat16, which would be far slower than float32; give '
+            '--float32, which is another experiment with its own results.'
+        )
     if cpu:
         os.environ.setdefault('OMP_NUM_THREADS', '1')
     side_by_side = args.jobs or (processes.cores() if cpu else 1)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """The table of the CIFAR-10 experiment and, if asked for, its figure."""
+
 import sys
 from pathlib import Path
 
@@ -18,10 +19,20 @@ from mmrm.visualization import figures, grids  # noqa: E402
 @cli
 def main() -> None:
     parser = Parser(prog='experiment_result.py', description=__doc__, allow_abbrev=False)
-    parser.add_argument('results', nargs='?', help="file of results (default: your own run's, "
-                        'work_dirs/experiment/results.jsonl; without one, the published docs/experiment.jsonl)')
-    parser.add_argument('--follow-ups', nargs='+', default=[], metavar='FILE', help='files of exploratory runs, one '
-                        'for each change of the settings: a second table, beside the same seeds of the first')
+    parser.add_argument(
+        'results',
+        nargs='?',
+        help="file of results (default: your own run's, "
+        'work_dirs/experiment/results.jsonl; without one, the published docs/experiment.jsonl)',
+    )
+    parser.add_argument(
+        '--follow-ups',
+        nargs='+',
+        default=[],
+        metavar='FILE',
+        help='files of exploratory runs, one '
+        'for each change of the settings: a second table, beside the same seeds of the first',
+    )
     parser.add_argument('--figure', help='also draw the curves: .png, .svg or .pdf')
     parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
     parser.add_argument('--out', help='write the table to a file, .md, .csv or .tex')
@@ -51,8 +62,11 @@ def main() -> None:
     if others:
         more = analysis.follow_up_lines(results, {each.stem: read_results(each) for each in others})
         headers = analysis.FOLLOW_UP_HEADERS
-        lines += ['', *(['exploratory, under other settings:'] if form == 'terminal' else []),
-                  *grids.render(form, headers, more, right=range(2, len(headers)))]
+        lines += [
+            '',
+            *(['exploratory, under other settings:'] if form == 'terminal' else []),
+            *grids.render(form, headers, more, right=range(2, len(headers))),
+        ]
     if args.out:
         print(write_text(args.out, '\n'.join(lines) + '\n', args.overwrite))
     else:

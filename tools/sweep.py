@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """Run an ablation of the paper over its values and several seeds; what is finished is not repeated."""
+
 import argparse
 import os
 import shlex
@@ -21,8 +22,13 @@ def parser() -> argparse.ArgumentParser:
     known = '; '.join(f'{name}: {", ".join(each.values)}' for name, each in sweep.SWEEPS.items())
     parser = Parser(prog='sweep.py', description=__doc__, epilog=f'Sweeps: {known}.', allow_abbrev=False)
     parser.add_argument('sweep', help=f'one of {", ".join(sweep.SWEEPS)}')
-    parser.add_argument('--setting', nargs='+', metavar='SETTING', help='where to run it: some of '
-                        f'{", ".join(sweep.SETTINGS)}, or RecursiveMix configs (default: those of the paper)')
+    parser.add_argument(
+        '--setting',
+        nargs='+',
+        metavar='SETTING',
+        help='where to run it: some of '
+        f'{", ".join(sweep.SETTINGS)}, or RecursiveMix configs (default: those of the paper)',
+    )
     parser.add_argument('--values', nargs='+', metavar='VALUE', help='some of its values (default: all)')
     parser.add_argument('--seeds', nargs='+', type=natural, default=[0, 1, 2], metavar='N', help='default: 0 1 2')
     parser.add_argument('--work-dir', help='holds <sweep>/<setting>/<value>/seed<N> (default: work_dirs/sweep)')
@@ -31,10 +37,21 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument('--device', choices=('cuda', 'cpu'), help='as in train.py')
     parser.add_argument('--amp', action='store_true', help='as in train.py')
     parser.add_argument('--auto-scale-lr', action='store_true', help='as in train.py')
-    parser.add_argument('--cfg-options', nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE',
-                        help='settings for all runs, as in train.py')
-    parser.add_argument('--slurm', nargs='*', action=KeyValues, metavar='KEY=VALUE', help='submit to Slurm (needs '
-                        'submitit), with options such as partition=gpu timeout_min=1440 cpus_per_task=8')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=KeyValues,
+        default={},
+        metavar='KEY=VALUE',
+        help='settings for all runs, as in train.py',
+    )
+    parser.add_argument(
+        '--slurm',
+        nargs='*',
+        action=KeyValues,
+        metavar='KEY=VALUE',
+        help='submit to Slurm (needs submitit), with options such as partition=gpu timeout_min=1440 cpus_per_task=8',
+    )
     parser.add_argument('--dry-run', action='store_true', help='print the commands, start nothing')
     return parser
 
@@ -55,8 +72,9 @@ def main() -> None:
     given = [option for option, on in (('--amp', args.amp), ('--auto-scale-lr', args.auto_scale_lr)) if on]
     given += ['--device', args.device] if args.device else []
     cpu = (args.device or os.environ.get('MMRM_DEVICE')) == 'cpu'
-    runs = sweep.plan(args.sweep, args.setting, args.seeds, args.values, args.work_dir, args.cfg_options, given,
-                      args.gpus, cpu)
+    runs = sweep.plan(
+        args.sweep, args.setting, args.seeds, args.values, args.work_dir, args.cfg_options, given, args.gpus, cpu
+    )
     if args.dry_run:
         for run in runs:
             console.print(f'{run.state()}: {shlex.join(run.command())}', markup=False, highlight=False)

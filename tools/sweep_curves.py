@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """Error against alpha and omega from the results of tools/sweep.py, mean and deviation over seeds."""
+
 import sys
 from pathlib import Path
 
@@ -19,8 +20,12 @@ def main() -> None:
     parser.add_argument('--sweeps', nargs='+', choices=sweep_curves.SWEEPS, help='default: those with results')
     parser.add_argument('--setting', nargs='+', metavar='SETTING', help='some of the settings (default: all)')
     parser.add_argument('--work-dir', help='holds <sweep>/<setting>/<value>/seed<N> (default: work_dirs/sweep)')
-    parser.add_argument('--kind', choices=sweep_curves.KINDS, default='best', help='best over epochs, as the paper '
-                        'reports, or the last epoch (default: best)')
+    parser.add_argument(
+        '--kind',
+        choices=sweep_curves.KINDS,
+        default='best',
+        help='best over epochs, as the paper reports, or the last epoch (default: best)',
+    )
     parser.add_argument('--table', help='also write the numbers, .csv, .md or .tex')
     parser.add_argument('--overwrite', action='store_true', help='replace existing files')
     args = parser.parse_args()
@@ -43,8 +48,10 @@ def main() -> None:
         print(write_text(args.table, '\n'.join(lines) + '\n', args.overwrite))
     else:
         print('\n'.join(lines))
-    foot = [f'{args.kind} epoch of each run, mean and deviation over seeds; published: only what the paper\'s text and '
-            'tables give']
+    foot = [
+        f"{args.kind} epoch of each run, mean and deviation over seeds; published: only what the paper's text and "
+        'tables give'
+    ]
     print(figures.save(sweep_curves.draw(results, foot), args.out, args.overwrite))
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """The paper's tables, your runs beside the published numbers; what is missing comes with its command."""
+
 import sys
 from pathlib import Path
 
@@ -18,8 +19,13 @@ def main() -> None:
     parser = Parser(prog='tables.py', description=__doc__, allow_abbrev=False)
     parser.add_argument('tables', nargs='*', metavar='TABLE', help=f'some of {", ".join(tables.TABLES)} (default: all)')
     parser.add_argument('--work-dirs', help='folder of the runs (default: work_dirs of the project)')
-    parser.add_argument('--run', nargs='+', default=[], metavar='CONFIG=FOLDER',
-                        help='a run at another place, e.g. configs/rm/resnet18_2xb64_cifar100.py=my/run')
+    parser.add_argument(
+        '--run',
+        nargs='+',
+        default=[],
+        metavar='CONFIG=FOLDER',
+        help='a run at another place, e.g. configs/rm/resnet18_2xb64_cifar100.py=my/run',
+    )
     parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
     parser.add_argument('--out', help='write to a file, .md, .csv or .tex')
     parser.add_argument('--overwrite', action='store_true', help='replace an existing --out file')

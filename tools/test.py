@@ -1,4 +1,5 @@
 """Test a classification, detection or segmentation config; ``--help`` lists the options."""
+
 import os
 import sys
 from pathlib import Path

@@ -1,4 +1,5 @@
 """Train a classification, detection or segmentation config; ``--help`` lists the options."""
+
 import os
 import sys
 from pathlib import Path

@@ -4,6 +4,7 @@
 UperNet. The logs are of December 2021; the region that their code pooled then may have been transposed
 (docs/recursive_mix.md).
 """
+
 import functools
 import json
 import math
@@ -30,6 +31,7 @@ class Curves(NamedTuple):
         unit (str): 'epoch' or 'iteration'.
         around (int): How many steps on either side are neighbours.
     """
+
     name: str
     key: str
     factor: float
@@ -50,8 +52,10 @@ def all_curves() -> Dict[str, Curves]:
     """The authors' curves by ``<regulariser>/<config name>``."""
     data = json.loads(DATA.read_text())
     found = {}
-    classifiers = (('rm/pyramidnet200_1xb64_cifar10', 'cifar10_pyramidnet200_rm', 'CIFAR-10, PyramidNet-200'),
-                   ('rm/resnet50_8xb64_in1k', 'imagenet_resnet50_rm', 'ImageNet, ResNet-50'))
+    classifiers = (
+        ('rm/pyramidnet200_1xb64_cifar10', 'cifar10_pyramidnet200_rm', 'CIFAR-10, PyramidNet-200'),
+        ('rm/resnet50_8xb64_in1k', 'imagenet_resnet50_rm', 'ImageNet, ResNet-50'),
+    )
     for config, entry, name in classifiers:
         runs = {f'best {best}': _numbers(run['test_top1']) for best, run in data[entry].items()}
         found[config] = Curves(name, 'accuracy/top1', 1, runs, around=AROUND)
@@ -60,8 +64,9 @@ def all_curves() -> Dict[str, Curves]:
         found[f'{kind}/atss_r50_fpn_1x_coco'] = Curves('COCO, ATSS', 'coco/bbox_mAP', 100, {kind: values})
     for kind, run in data['ade20k_upernet_r50'].items():
         values = {int(step): metrics['mIoU'] for step, metrics in run['val'].items()}
-        found[f'{kind}/upernet_r50_8xb2-80k_ade20k-512x512'] = Curves('ADE20K, UperNet', 'mIoU', 1, {kind: values},
-                                                                      unit='iteration')
+        found[f'{kind}/upernet_r50_8xb2-80k_ade20k-512x512'] = Curves(
+            'ADE20K, UperNet', 'mIoU', 1, {kind: values}, unit='iteration'
+        )
     return found
 
 
@@ -87,8 +92,11 @@ def config_of(run: RunLog) -> Optional[str]:
 def measured(run: RunLog, curves: Curves) -> Dict[int, float]:
     """What a run measured of the authors' metric, in percent, by epoch or iteration."""
     values = {step: metrics.get(curves.key) for step, metrics in run.validations.items()}
-    return {step: value * curves.factor for step, value in sorted(values.items())
-            if isinstance(value, (int, float)) and math.isfinite(value)}
+    return {
+        step: value * curves.factor
+        for step, value in sorted(values.items())
+        if isinstance(value, (int, float)) and math.isfinite(value)
+    }
 
 
 def beside(run: RunLog, curves: Curves) -> Optional[str]:
@@ -132,20 +140,44 @@ def draw(run: RunLog, curves: Curves):
     steps = sorted({step for values in curves.runs.values() for step in values})
     if curves.around:
         low, high = zip(*(curves.band(step) for step in steps))
-        axes.fill_between(steps, low, high, color='#999999', alpha=0.35, linewidth=0,
-                          label=f"authors, range over {len(curves.runs)} run(s) and {2 * curves.around + 1} epochs")
+        axes.fill_between(
+            steps,
+            low,
+            high,
+            color='#999999',
+            alpha=0.35,
+            linewidth=0,
+            label=f'authors, range over {len(curves.runs)} run(s) and {2 * curves.around + 1} epochs',
+        )
     for number, values in enumerate(curves.runs.values()):
-        axes.plot(list(values), list(values.values()), color='#666666', linewidth=0.8,
-                  label="the authors' runs" if number == 0 else None)
+        axes.plot(
+            list(values),
+            list(values.values()),
+            color='#666666',
+            linewidth=0.8,
+            label="the authors' runs" if number == 0 else None,
+        )
     mine = measured(run, curves)
-    axes.plot(list(mine), list(mine.values()), color=figures.COLOURS['RM'], linewidth=1.6, marker='o', markersize=3,
-              label='this run')
+    axes.plot(
+        list(mine),
+        list(mine.values()),
+        color=figures.COLOURS['RM'],
+        linewidth=1.6,
+        marker='o',
+        markersize=3,
+        label='this run',
+    )
     axes.set_xlabel(curves.unit)
     axes.set_ylabel(f'{curves.key}, %')
     axes.set_title(curves.name, fontsize=9)
     axes.legend(fontsize=7, frameon=False, loc='lower right')
-    figures.provenance(figure, [f'run: {show_path(run.folder)}, {run.state}',
-                                "authors: their training logs of December 2021 (mmrm/analysis/authors_curves.json)"])
+    figures.provenance(
+        figure,
+        [
+            f'run: {show_path(run.folder)}, {run.state}',
+            'authors: their training logs of December 2021 (mmrm/analysis/authors_curves.json)',
+        ],
+    )
     return figure
 
 

@@ -3,6 +3,7 @@
 grad-cam computes them. The map is taken from the backbone's last feature map itself, so that for a pooled linear
 classifier GradCAM is CAM: the class's weights applied to every cell.
 """
+
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -26,8 +27,9 @@ def grad_cam():
         import pytorch_grad_cam
         import pytorch_grad_cam.utils.model_targets
     except ImportError as error:
-        raise UserError(f'class activation maps need the package grad-cam ({error}): pip install -r '
-                        'requirements/analysis.txt') from error
+        raise UserError(
+            f'class activation maps need the package grad-cam ({error}): pip install -r requirements/analysis.txt'
+        ) from error
     return pytorch_grad_cam
 
 
@@ -45,23 +47,23 @@ class WithMap(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         features = self.model.backbone(images)
-        features = tuple(features) if isinstance(features, (tuple, list)) else (features, )
+        features = tuple(features) if isinstance(features, (tuple, list)) else (features,)
         last = features[-1]
         if not isinstance(last, torch.Tensor) or last.ndim != 4:
             shape = tuple(last.shape) if isinstance(last, torch.Tensor) else type(last).__name__
             raise UserValueError(
                 f'the backbone {type(self.model.backbone).__name__} gives no feature map (N, C, h, w), but {shape}: '
-                'there is nothing to map. Transformers of mmpretrain give one with out_type="featmap".')
+                'there is nothing to map. Transformers of mmpretrain give one with out_type="featmap".'
+            )
         features = (*features[:-1], self.map(last))
         if getattr(self.model, 'neck', None) is not None:
             features = self.model.neck(features)
         return self.model.head(features)
 
 
-def activation_maps(model: nn.Module,
-                    inputs: torch.Tensor,
-                    classes: Sequence[int],
-                    method: str = 'GradCAM') -> Tuple[np.ndarray, np.ndarray]:
+def activation_maps(
+    model: nn.Module, inputs: torch.Tensor, classes: Sequence[int], method: str = 'GradCAM'
+) -> Tuple[np.ndarray, np.ndarray]:
     """The maps of one image for several classes.
 
     Args:
@@ -106,6 +108,7 @@ class Subject(NamedTuple):
         classes (list[int]): For which there shall be maps.
         labels (list[str]): What to call each of them.
     """
+
     title: str
     image: np.ndarray
     classes: List[int]
@@ -119,7 +122,7 @@ def class_index(name: str, names: Optional[Sequence[str]]) -> int:
     plain = [str(each).split(',')[0].strip().lower().replace('_', ' ') for each in names or ()]
     if name.lower().replace('_', ' ') not in plain:
         known = ', '.join(plain[:12]) + (' ...' if len(plain) > 12 else '')
-        raise UserValueError(f'class {name!r} is none of the data set\'s: {known or "it names none; give its number"}')
+        raise UserValueError(f"class {name!r} is none of the data set's: {known or 'it names none; give its number'}")
     return plain.index(name.lower().replace('_', ' '))
 
 
@@ -150,6 +153,7 @@ def natural_subjects(given: Sequence[str], trained: Trained, most: int = 3) -> L
 def _names(trained: Trained) -> Optional[Sequence[str]]:
     """The names of the classes: the checkpoint's own, else those of its data set if that is there."""
     from ..weights import read_checkpoint
+
     saved = read_checkpoint(trained.checkpoint)
     meta = (saved.get('meta') or {}) if isinstance(saved, dict) else {}
     names = (meta.get('dataset_meta') or {}).get('classes')
@@ -170,6 +174,7 @@ def read_image(file: Union[str, Path], trained: Trained) -> np.ndarray:
     """A file through the test pipeline of a checkpoint's config: uint8, ``(H, W, 3)``, in the data set's order."""
     from mmengine.dataset import Compose
     from mmpretrain.registry import TRANSFORMS
+
     if not Path(file).is_file():
         raise UserFileError(f'image {file} does not exist.')
     classifiers.scope(trained.cfg)
@@ -178,15 +183,17 @@ def read_image(file: Union[str, Path], trained: Trained) -> np.ndarray:
     load = [] if from_files else [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
     try:
         data = Compose([TRANSFORMS.build(dict(step)) for step in (steps if from_files else load)])(
-            dict(img_path=str(file)))
+            dict(img_path=str(file))
+        )
     except Exception as error:
         raise UserFileError(f'image {file} cannot be read: {error}') from error
     image = data['inputs'].permute(1, 2, 0).numpy()
     return image if from_files else image[..., ::-1].copy()  # data sets that hold the pixels have them in RGB
 
 
-def mixed_subjects(trained: Trained, images: int = 3, iterations: int = 4, seed: int = 0,
-                   least: float = 0.04, most: int = 4) -> List[Subject]:
+def mixed_subjects(
+    trained: Trained, images: int = 3, iterations: int = 4, seed: int = 0, least: float = 0.04, most: int = 4
+) -> List[Subject]:
     """RM-mixed images of a config's test data, with all classes that are in them.
 
     Args:
@@ -232,6 +239,7 @@ def overlay(image: np.ndarray, heat: np.ndarray, strength: float = 0.55) -> np.n
     The colours are matplotlib's inferno, whose brightness grows evenly.
     """
     from matplotlib import colormaps
+
     colours = colormaps['inferno'](heat)[..., :3]
     return np.uint8(np.round(255 * ((1 - strength) * image / 255 + strength * colours)))
 
@@ -254,8 +262,9 @@ def draw(models: Sequence[Trained], subjects: Sequence[Subject], method: str = '
     grid = figure.subplots(rows, len(models) + 1, squeeze=False)
     row = 0
     for subject in subjects:
-        results = [activation_maps(each.model, preprocess(subject.image, each), subject.classes, method)
-                   for each in models]
+        results = [
+            activation_maps(each.model, preprocess(subject.image, each), subject.classes, method) for each in models
+        ]
         shown = _rgb(subject.image, models[0])
         for place, label in enumerate(subject.labels):
             axes = grid[row]
@@ -281,4 +290,4 @@ def _rgb(image: np.ndarray, trained: Trained) -> np.ndarray:
 
 def _fit(heat: np.ndarray, image: np.ndarray) -> np.ndarray:
     """A map cut to its image: the preprocessor may have padded it to the right and below."""
-    return heat[:image.shape[0], :image.shape[1]]
+    return heat[: image.shape[0], : image.shape[1]]

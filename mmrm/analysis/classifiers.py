@@ -1,4 +1,5 @@
 """Classifiers and their data from configs, for analyses: read, checked and built without a Runner."""
+
 import contextlib
 import copy
 import random
@@ -49,10 +50,12 @@ def load_config(config: Union[str, Path], options: Optional[dict] = None, part: 
     require(cfg, path, 'model', *([f'{part}_dataloader'] if part else []))
     kind = type_name(cfg.model)
     if kind != 'ImageClassifier':
-        raise UserValueError(f'config {path} is not one of a classifier: its model is {kind or "without a type"}, and '
-                             'an ImageClassifier is needed.')
+        raise UserValueError(
+            f'config {path} is not one of a classifier: its model is {kind or "without a type"}, and '
+            'an ImageClassifier is needed.'
+        )
     if part:
-        preflight.find_data(cfg, (part, ))
+        preflight.find_data(cfg, (part,))
     return cfg
 
 
@@ -64,6 +67,7 @@ def scope(cfg: Config) -> None:
 def build_model(cfg: Config) -> torch.nn.Module:
     """The classifier of a config, not initialised, without mmengine's chatter."""
     from mmengine.logging import MMLogger
+
     scope(cfg)
     logger = MMLogger.get_current_instance()
     level = logger.level
@@ -104,6 +108,7 @@ def build_dataset(cfg: Config, part: str):
 def data_name(cfg: Config, part: str) -> str:
     """What the data of a part is: its data set, its folder and which images of it."""
     from ..utils.paths import show_path
+
     found = [dataset for dataset, _ in datasets(cfg[f'{part}_dataloader'].dataset)]
     dataset = found[0] if found else {}
     where = dataset.get('data_root') or dataset.get('data_prefix') or ''
@@ -135,6 +140,7 @@ class Trained(NamedTuple):
         checkpoint (Path): Its weights.
         epoch (int, optional): After which they were saved, where the file says so.
     """
+
     name: str
     model: torch.nn.Module
     cfg: Config
@@ -145,6 +151,7 @@ class Trained(NamedTuple):
     def origin(self) -> str:
         """What made it, for a figure's foot."""
         from ..utils.paths import show_path
+
         config = show_path(Path(self.cfg.filename))
         after = f', epoch {self.epoch}' if self.epoch else ''
         return f'{self.name}: {show_path(self.checkpoint)}{after}, config {config}'
@@ -160,6 +167,7 @@ def load_classifier(name: str, config: Union[str, Path], checkpoint: Union[str, 
         device (str): Defaults to 'cpu'.
     """
     from ..weights import find_checkpoint, read_checkpoint
+
     cfg = load_config(config)
     if '://' not in str(checkpoint) and not paths.find(checkpoint).exists():
         raise UserFileError(f'checkpoint {checkpoint} of {name} does not exist.')

@@ -3,6 +3,7 @@
 Both ways run on the same boxes. A map beside every image keeps, pixel by pixel, which input it came from, so that the
 share that a class has in the label can be compared with the share that it has in the image.
 """
+
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -28,6 +29,7 @@ class Step(NamedTuple):
         label (Tensor): Share of every iteration's input in the label, shape ``(iterations, )``.
         box (Box): What was filled.
     """
+
     image: torch.Tensor
     origin: torch.Tensor
     label: torch.Tensor
@@ -61,7 +63,7 @@ def recurse(images: torch.Tensor, way: str, alpha: float = 0.5, seed: int = 0) -
     for index in range(number):
         # The origin goes along as a channel: what moves the pixels moves it.
         origin = torch.full((1, 1, height, width), float(index))
-        current, label = torch.cat([images[index:index + 1], origin], 1), torch.eye(number)[index:index + 1]
+        current, label = torch.cat([images[index : index + 1], origin], 1), torch.eye(number)[index : index + 1]
         box = Box(0, 0, 0, 0)
         if steps:
             box = sample_box(sample_lambda(alpha, rng), height, width, rng)
@@ -77,16 +79,25 @@ def recurse(images: torch.Tensor, way: str, alpha: float = 0.5, seed: int = 0) -
     return steps
 
 
-def mismatches(iterations: int = 20, runs: int = 100, size: int = 224, alpha: float = 0.5,
-               seed: int = 0) -> Dict[str, np.ndarray]:
+def mismatches(
+    iterations: int = 20, runs: int = 100, size: int = 224, alpha: float = 0.5, seed: int = 0
+) -> Dict[str, np.ndarray]:
     """The mean part of the label that the image does not show, after each of ``iterations``, by way."""
     blank = torch.zeros(iterations, 1, size, size)
-    return {way: np.mean([[step.mismatch for step in recurse(blank, way, alpha, seed + run)] for run in range(runs)], 0)
-            for way in WAYS}
+    return {
+        way: np.mean([[step.mismatch for step in recurse(blank, way, alpha, seed + run)] for run in range(runs)], 0)
+        for way in WAYS
+    }
 
 
-def draw(cfg: Config, iterations: int = 5, alpha: float = 0.5, seed: int = 0, curves: Optional[dict] = None,
-         foot: Sequence[str] = ()):
+def draw(
+    cfg: Config,
+    iterations: int = 5,
+    alpha: float = 0.5,
+    seed: int = 0,
+    curves: Optional[dict] = None,
+    foot: Sequence[str] = (),
+):
     """Both ways on the training images of a config, label and image compared, and the mean mismatch over time.
 
     Args:
@@ -105,14 +116,23 @@ def draw(cfg: Config, iterations: int = 5, alpha: float = 0.5, seed: int = 0, cu
     labels = [int(sample.gt_label) for sample in data['data_samples']]
     called = [figures.short_name(names[label], 10) if names else f'class {label}' for label in labels]
     # The same class twice would hide what happens to each image.
-    called = [name if called.count(name) == 1 else f'{name} {called[:place].count(name) + 1}'
-              for place, name in enumerate(called)]
+    called = [
+        name if called.count(name) == 1 else f'{name} {called[:place].count(name) + 1}'
+        for place, name in enumerate(called)
+    ]
     rows = []
     for way in WAYS:
         steps = recurse(data['inputs'], way, alpha, seed)
         images = figures.to_images(torch.stack([step.image for step in steps]), preprocessor, order)
-        rows.append((way, [Panel(image, _lines(step, called), step.box if step.box.area else None)
-                           for image, step in zip(images, steps)]))
+        rows.append(
+            (
+                way,
+                [
+                    Panel(image, _lines(step, called), step.box if step.box.area else None)
+                    for image, step in zip(images, steps)
+                ],
+            )
+        )
     curves = curves or mismatches(size=data['inputs'].shape[-1], alpha=alpha)
     return _figure(rows, curves, iterations, foot)
 
@@ -121,7 +141,8 @@ def _lines(step: Step, names: Sequence[str]) -> List[str]:
     """A line for each input that the label names: its share there, and in the image."""
     shown = [index for index in range(len(names)) if step.label[index] >= 0.005][::-1][:4]
     return ['label → image'] + [
-        f'{names[index]} {step.label[index]:.2f} → {step.visible[index]:.2f}' for index in shown]
+        f'{names[index]} {step.label[index]:.2f} → {step.visible[index]:.2f}' for index in shown
+    ]
 
 
 def _figure(rows, curves: Dict[str, np.ndarray], columns: int, foot: Sequence[str]):
@@ -138,8 +159,14 @@ def _figure(rows, curves: Dict[str, np.ndarray], columns: int, foot: Sequence[st
                 axes.set_title(f't = {column + 1}', fontsize=8)
     axes = figure.add_subplot(grid[:, columns:])
     for index, (way, values) in enumerate(curves.items()):
-        axes.plot(np.arange(1, len(values) + 1), 100 * values, marker=figures.MARKERS[index], markersize=4,
-                  color=figures.PALETTE[3 - 3 * index], label=way)
+        axes.plot(
+            np.arange(1, len(values) + 1),
+            100 * values,
+            marker=figures.MARKERS[index],
+            markersize=4,
+            color=figures.PALETTE[3 - 3 * index],
+            label=way,
+        )
     axes.set_xlabel('iteration')
     axes.set_ylabel('label that the image does not show (%)')
     axes.set_ylim(0, None)

@@ -2,6 +2,7 @@
 
 Only labels matter, so nothing is trained: the augments run on blank images of the training size.
 """
+
 from typing import Callable, Dict, NamedTuple, Sequence
 
 import numpy as np
@@ -30,6 +31,7 @@ LABEL_SMOOTHING = 1e-4  # the share that label smoothing 0.1 gives to each of 10
 
 class Counts(NamedTuple):
     """Effective classes of one method: ``runs[i, j]`` is the mean of run ``i`` above ``thresholds[j]``."""
+
     thresholds: np.ndarray
     runs: np.ndarray
 
@@ -50,26 +52,29 @@ def _identity(images, scores):
     return images, scores
 
 
-def one_run(augment: Callable, thresholds: Sequence[float], iterations: int, num_classes: int, size: int,
-            batch: int) -> np.ndarray:
+def one_run(
+    augment: Callable, thresholds: Sequence[float], iterations: int, num_classes: int, size: int, batch: int
+) -> np.ndarray:
     """Mean number of classes above each threshold, over the samples of ``iterations`` batches of random labels."""
     found = torch.zeros(len(thresholds), dtype=torch.float64)
     limits = torch.tensor(thresholds)
     for _ in range(iterations):
         images = torch.zeros(batch, 1, size, size, dtype=torch.uint8)
-        _, scores = augment(images, F.one_hot(torch.randint(num_classes, (batch, )), num_classes).float())
+        _, scores = augment(images, F.one_hot(torch.randint(num_classes, (batch,)), num_classes).float())
         found += (scores[scores > 0][:, None] > limits).sum(0) / batch
     return (found / iterations).numpy()
 
 
-def effective_classes(methods: Dict[str, dict] = METHODS,
-                      thresholds: Sequence[float] = THRESHOLDS,
-                      runs: int = 3,
-                      iterations: int = 100,
-                      num_classes: int = 1000,
-                      size: int = 224,
-                      batch: int = 64,
-                      seed: int = 0) -> Dict[str, Counts]:
+def effective_classes(
+    methods: Dict[str, dict] = METHODS,
+    thresholds: Sequence[float] = THRESHOLDS,
+    runs: int = 3,
+    iterations: int = 100,
+    num_classes: int = 1000,
+    size: int = 224,
+    batch: int = 64,
+    seed: int = 0,
+) -> Dict[str, Counts]:
     """Count the classes above each threshold in the labels of several augments.
 
     Args:
@@ -107,16 +112,29 @@ def draw(results: Dict[str, Counts], foot: Sequence[str] = ()):
     for index, (name, counts) in enumerate(results.items()):
         colour = figures.COLOURS.get(name, figures.PALETTE[index % len(figures.PALETTE)])
         axes.plot(counts.thresholds, counts.mean, color=colour, marker=figures.MARKERS[index], markersize=4, label=name)
-        axes.fill_between(counts.thresholds, counts.mean - counts.deviation, counts.mean + counts.deviation,
-                          color=colour, alpha=0.25, linewidth=0)
-        axes.annotate(f'{counts.mean[-1]:.2f}', (counts.thresholds[-1], counts.mean[-1]), (6, 0),
-                      textcoords='offset points', va='center', fontsize=8, color=colour)
+        axes.fill_between(
+            counts.thresholds,
+            counts.mean - counts.deviation,
+            counts.mean + counts.deviation,
+            color=colour,
+            alpha=0.25,
+            linewidth=0,
+        )
+        axes.annotate(
+            f'{counts.mean[-1]:.2f}',
+            (counts.thresholds[-1], counts.mean[-1]),
+            (6, 0),
+            textcoords='offset points',
+            va='center',
+            fontsize=8,
+            color=colour,
+        )
     axes.set_xscale('log')
     axes.invert_xaxis()
     axes.set_ylim(0, None)
     axes.axvline(LABEL_SMOOTHING, color='#999999', linewidth=0.8, linestyle=':')
     axes.text(LABEL_SMOOTHING * 1.08, 2.3, 'label smoothing 0.1', rotation=90, fontsize=7, color='#666666', ha='right')
-    axes.set_xlabel('threshold on a class\'s share of the label')
+    axes.set_xlabel("threshold on a class's share of the label")
     axes.set_ylabel('effective classes')
     axes.legend(frameon=False, loc='upper left')
     low, high = axes.get_xlim()

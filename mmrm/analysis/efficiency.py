@@ -1,4 +1,5 @@
 """What training costs: memory, FLOPs, parameters in training and deployed, and time relative to the first config."""
+
 import copy
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -34,6 +35,7 @@ class Cost(NamedTuple):
         relative (tuple, optional): That time over the first config's: median of the paired ratios and the ends of its
             95 % interval.
     """
+
     config: str
     memory: Optional[int]
     flops: int
@@ -51,8 +53,10 @@ def image_size(cfg: Config) -> Tuple[int, int]:
             return value, value
         if isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(side, int) for side in value):
             return value[0], value[1]
-    raise UserValueError(f'config {cfg.filename}: the size of its training images cannot be told from its pipeline; '
-                         'give it: --size PIXELS')
+    raise UserValueError(
+        f'config {cfg.filename}: the size of its training images cannot be told from its pipeline; '
+        'give it: --size PIXELS'
+    )
 
 
 def parameters(model: torch.nn.Module) -> Tuple[int, int]:
@@ -64,8 +68,9 @@ def parameters(model: torch.nn.Module) -> Tuple[int, int]:
 def flops(model: torch.nn.Module, size: Tuple[int, int]) -> int:
     """Multiply-adds of the deployed classifier for one image, as mmengine counts them."""
     from mmengine.analysis import FlopAnalyzer
+
     training = model.training
-    analyzer = FlopAnalyzer(model.eval(), (torch.zeros(1, 3, *size), ))
+    analyzer = FlopAnalyzer(model.eval(), (torch.zeros(1, 3, *size),))
     analyzer.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
     with torch.no_grad():
         total = int(analyzer.total())
@@ -76,7 +81,7 @@ def flops(model: torch.nn.Module, size: Tuple[int, int]) -> int:
 def random_batch(number: int, size: Tuple[int, int], classes: int) -> dict:
     """A batch of noise as a data loader gives it."""
     images = torch.randint(0, 256, (number, 3, *size), dtype=torch.uint8)
-    labels = torch.randint(0, classes, (number, ))
+    labels = torch.randint(0, classes, (number,))
     return dict(inputs=list(images), data_samples=[DataSample().set_gt_label(int(label)) for label in labels])
 
 
@@ -102,8 +107,13 @@ def step_memory(cfg: Config, batch: int, size: Tuple[int, int], device: str = 'c
     """Peak bytes of a training step: the allocator's own count on CUDA, a count on fake tensors on the CPU."""
     if device == 'cpu':
         settings = dict(cfg.get('optim_wrapper', _SGD).get('optimizer'))
-        return peak_memory(classifiers.build_training_model(cfg), batch, size, number_of_classes(cfg),
-                           lambda values: OPTIMIZERS.build(dict(settings, params=list(values))))
+        return peak_memory(
+            classifiers.build_training_model(cfg),
+            batch,
+            size,
+            number_of_classes(cfg),
+            lambda values: OPTIMIZERS.build(dict(settings, params=list(values))),
+        )
     step = stepper(cfg, batch, size, device)
     step(), step()
     torch.cuda.reset_peak_memory_stats()
@@ -111,14 +121,16 @@ def step_memory(cfg: Config, batch: int, size: Tuple[int, int], device: str = 'c
     return torch.cuda.max_memory_allocated()
 
 
-def measure(configs: Sequence[str] = CONFIGS,
-            batch: Optional[int] = None,
-            timing_batch: Optional[int] = None,
-            rounds: int = 10,
-            size: Optional[int] = None,
-            device: str = 'cpu',
-            memory: bool = True,
-            seed: int = 0) -> Dict[str, Cost]:
+def measure(
+    configs: Sequence[str] = CONFIGS,
+    batch: Optional[int] = None,
+    timing_batch: Optional[int] = None,
+    rounds: int = 10,
+    size: Optional[int] = None,
+    device: str = 'cpu',
+    memory: bool = True,
+    seed: int = 0,
+) -> Dict[str, Cost]:
     """Measure what several classifiers cost; times are relative to the first one.
 
     Args:
@@ -171,8 +183,10 @@ def published(config: str) -> Dict[str, float]:
 HEADERS = ('Config', 'Memory (MB)', 'Flops (G)', '#P train (M)', '#P deploy (M)', 'Step (ms)', 'Time, relative')
 
 
-EXPLAINED = ('In brackets: the paper (8 TITAN Xp; its time is the ratio of the hours). Memory of a float32 step: the '
-             "allocator's peak on CUDA, counted on the CPU. Flops as mmengine counts, multiply-adds of one image.")
+EXPLAINED = (
+    'In brackets: the paper (8 TITAN Xp; its time is the ratio of the hours). Memory of a float32 step: the '
+    "allocator's peak on CUDA, counted on the CPU. Flops as mmengine counts, multiply-adds of one image."
+)
 
 
 def choose_device(asked: Optional[str] = None) -> str:
@@ -197,17 +211,26 @@ def table_lines(costs: Dict[str, Cost]) -> List[List[str]]:
         relative = '' if cost.relative is None else '{:.3f} [{:.3f}, {:.3f}]'.format(*cost.relative)
         if relative and base and hours[name]:
             relative += f' ({hours[name] / base:.3f})'
-        short = name[len('configs/'):-len('.py')] if name.startswith('configs/') and name.endswith('.py') else name
-        lines.append([
-            short, beside(memory, 'memory'), beside(f'{cost.flops / 1e9:.2f}', 'flops'),
-            beside(f'{cost.train_params / 1e6:.2f}', 'train_params'),
-            beside(f'{cost.deploy_params / 1e6:.2f}', 'deploy_params'),
-            '' if cost.milliseconds is None else f'{cost.milliseconds:.0f}', relative])
+        short = name[len('configs/') : -len('.py')] if name.startswith('configs/') and name.endswith('.py') else name
+        lines.append(
+            [
+                short,
+                beside(memory, 'memory'),
+                beside(f'{cost.flops / 1e9:.2f}', 'flops'),
+                beside(f'{cost.train_params / 1e6:.2f}', 'train_params'),
+                beside(f'{cost.deploy_params / 1e6:.2f}', 'deploy_params'),
+                '' if cost.milliseconds is None else f'{cost.milliseconds:.0f}',
+                relative,
+            ]
+        )
     return lines
 
 
 def as_json(costs: Dict[str, Cost]) -> dict:
     """Plain values, as tools/tables.py reads them; a shipped config is named as in the tables."""
     known = {config for row in TABLES['efficiency'].rows for config in row.configs}
-    return dict(configs={next((each for each in known if name.endswith(each)), name): cost._asdict()
-                         for name, cost in costs.items()})
+    return dict(
+        configs={
+            next((each for each in known if name.endswith(each)), name): cost._asdict() for name, cost in costs.items()
+        }
+    )

@@ -3,6 +3,7 @@
 Methods are compared seed by seed: the runs of a seed saw the same images, so the spread between parts of CIFAR-10 drops
 out of a difference.
 """
+
 import math
 import statistics
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -16,13 +17,22 @@ from ..visualization import figures
 
 NAMES = {'baseline': 'baseline', 'mixup': 'Mixup', 'cutmix': 'CutMix', 'rm-omega0': 'RM, ω = 0', 'rm': 'RM'}
 COLOURS = {**{key: figures.COLOURS.get(name) for key, name in NAMES.items()}, 'rm-omega0': '#009E73'}
-HEADERS = ('method', 'n', 'last epoch', 'to baseline, 95 % interval', 'best epoch', 'to baseline', 'last training loss',
-           'hours a run')
+HEADERS = (
+    'method',
+    'n',
+    'last epoch',
+    'to baseline, 95 % interval',
+    'best epoch',
+    'to baseline',
+    'last training loss',
+    'hours a run',
+)
 FOLLOW_UP_HEADERS = ('follow-up', 'method', 'seeds', 'last epoch', 'to the protocol', 'to CutMix', 'last training loss')
 
 
 class Difference(NamedTuple):
     """The mean of a method's differences to another over ``n`` seeds and its 95 % interval, None for a single seed."""
+
     mean: float
     low: Optional[float]
     high: Optional[float]
@@ -35,8 +45,11 @@ def by_method(results: Sequence[dict]) -> Dict[str, Dict[int, dict]]:
     Raises:
         UserFileError: If there are none, or not all are of the same protocol.
     """
-    found = {method: {result['seed']: result for result in results if result['method'] == method}
-             for method in NAMES if any(result['method'] == method for result in results)}
+    found = {
+        method: {result['seed']: result for result in results if result['method'] == method}
+        for method in NAMES
+        if any(result['method'] == method for result in results)
+    }
     if not found:
         raise UserFileError('there are no results. They come from: python tools/experiment.py')
     protocols = sorted({f'{result["epochs"]} epochs {result["settings"] or ""}'.strip() for result in results})
@@ -58,6 +71,7 @@ def best(result: dict) -> float:
 def difference(runs: Dict[int, dict], others: Dict[int, dict], measure=last) -> Optional[Difference]:
     """How much better ``runs`` are than ``others``, paired by seed; None if they have no seed in common."""
     from scipy.stats import t
+
     pairs = [measure(runs[seed]) - measure(others[seed]) for seed in sorted(set(runs) & set(others))]
     if not pairs:
         return None
@@ -75,10 +89,18 @@ def table_lines(results: Sequence[dict]) -> List[List[str]]:
     for method, runs in methods.items():
         others = methods.get('baseline', {}) if method != 'baseline' else {}
         hours = statistics.fmean(result['hours'] for result in runs.values())
-        lines.append([
-            NAMES[method], _count(method, runs), _spread(map(last, runs.values())),
-            _difference_text(difference(runs, others)), _spread(map(best, runs.values())),
-            _difference_text(difference(runs, others, best)), _last_loss(runs), f'{hours:.2f}'])
+        lines.append(
+            [
+                NAMES[method],
+                _count(method, runs),
+                _spread(map(last, runs.values())),
+                _difference_text(difference(runs, others)),
+                _spread(map(best, runs.values())),
+                _difference_text(difference(runs, others, best)),
+                _last_loss(runs),
+                f'{hours:.2f}',
+            ]
+        )
     return lines
 
 
@@ -100,10 +122,17 @@ def follow_up_lines(results: Sequence[dict], follow_ups: Dict[str, Sequence[dict
             raise UserFileError(f'the results of {name} have no settings of their own; they are no follow-up')
         for method, runs in methods.items():
             rivals = methods.get('cutmix', {}) if method != 'cutmix' else {}
-            lines.append([
-                name, NAMES[method], ', '.join(map(str, sorted(runs))), _spread(map(last, runs.values())),
-                _difference_text(difference(runs, protocol.get(method, {}))),
-                _difference_text(difference(runs, rivals)), _last_loss(runs)])
+            lines.append(
+                [
+                    name,
+                    NAMES[method],
+                    ', '.join(map(str, sorted(runs))),
+                    _spread(map(last, runs.values())),
+                    _difference_text(difference(runs, protocol.get(method, {}))),
+                    _difference_text(difference(runs, rivals)),
+                    _last_loss(runs),
+                ]
+            )
     return lines
 
 
@@ -155,8 +184,14 @@ def draw(results: Sequence[dict], foot: Sequence[str] = ()):
     for method, runs in methods.items():
         tested = sorted(set.intersection(*(set(result['test']) for result in runs.values())))
         label = f'{NAMES[method]}, n = {len(runs)}'
-        _line(accuracy, tested, [[result['test'][epoch] for epoch in tested] for result in runs.values()],
-              COLOURS[method], label, marker='o')
+        _line(
+            accuracy,
+            tested,
+            [[result['test'][epoch] for epoch in tested] for result in runs.values()],
+            COLOURS[method],
+            label,
+            marker='o',
+        )
         _line(loss, *_curves(runs, 'loss'), COLOURS[method], NAMES[method])
     accuracy.set_ylabel('test accuracy (%)')
     # The first epochs are far below the differences that matter.

@@ -1,4 +1,5 @@
 """The memory of a training step, counted on fake tensors: every allocation happens, none of the computing does."""
+
 from typing import Callable, List, Optional, Tuple
 
 import torch
@@ -9,12 +10,14 @@ from ..models.regularisers import PuzzleMix, StyleCutMix, bound_augments
 from ..utils.errors import UserError
 
 
-def peak_memory(model: torch.nn.Module,
-                batch: int,
-                size: Tuple[int, int],
-                classes: int,
-                optimizer: Optional[Callable] = None,
-                steps: int = 3) -> int:
+def peak_memory(
+    model: torch.nn.Module,
+    batch: int,
+    size: Tuple[int, int],
+    classes: int,
+    optimizer: Optional[Callable] = None,
+    steps: int = 3,
+) -> int:
     """Peak bytes of a float32 training step of a classifier, after the steps that fill history and momentum.
 
     The model's parameters become fake: it is of no further use.
@@ -35,13 +38,16 @@ def peak_memory(model: torch.nn.Module,
     for augment in bound_augments(model):
         # A graph cut needs real numbers; the tracker cannot follow a network that is not trained.
         if isinstance(augment, (PuzzleMix, StyleCutMix)):
-            raise UserError(f'the memory of a step with {type(augment).__name__} can be counted on a GPU only: '
-                            'leave it out (--no-memory).')
+            raise UserError(
+                f'the memory of a step with {type(augment).__name__} can be counted on a GPU only: '
+                'leave it out (--no-memory).'
+            )
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         for module in model.modules():
             for name, parameter in module._parameters.items():
-                module._parameters[name] = parameter if parameter is None else torch.nn.Parameter(
-                    mode.from_tensor(parameter.detach()))
+                module._parameters[name] = (
+                    parameter if parameter is None else torch.nn.Parameter(mode.from_tensor(parameter.detach()))
+                )
             for name, buffer in module._buffers.items():
                 module._buffers[name] = buffer if buffer is None else mode.from_tensor(buffer)
         make = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, weight_decay=1e-4))

@@ -1,4 +1,5 @@
 """What the network is fed: a sample over successive iterations under Mixup, CutMix and RecursiveMix."""
+
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -34,6 +35,7 @@ class Mixed(NamedTuple):
         shares (ndarray): Lambda of each sample: the share that is not its own image, shape ``(N, )``.
         box (Box, optional): Where the other image is, None where it is everywhere or nowhere.
     """
+
     images: np.ndarray
     scores: np.ndarray
     shares: np.ndarray
@@ -42,6 +44,7 @@ class Mixed(NamedTuple):
 
 class Gallery(NamedTuple):
     """What :func:`collect` returns: method -> its iterations, the names of the classes, and what was used."""
+
     methods: Dict[str, List[Mixed]]
     classes: Optional[Sequence[str]]
     settings: Dict[str, str]
@@ -134,11 +137,13 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0, oth
                 keep(name, mixed, fused, shares, box if name == 'CutMix' else None)
             mixed, fused, mix = augment.mix(inputs, scores)
             shares = torch.zeros(batch)
-            shares[:mix.count] = mix.lam
+            shares[: mix.count] = mix.lam
             keep('RM', mixed, fused, shares, mix.box if mix.lam else None)
     settings = {name: f'alpha {value["alpha"]:g}' for name, value in COMPARED.items()}
-    settings.update({name: f'lambda {value["lam"]:g}, at the input' for name, value in OTHERS.items()},
-                    DropBlock=f'keep {KEEP:g}, at the input')
+    settings.update(
+        {name: f'lambda {value["lam"]:g}, at the input' for name, value in OTHERS.items()},
+        DropBlock=f'keep {KEEP:g}, at the input',
+    )
     settings['RM'] = f'alpha {augment.alpha:g}, {augment.interpolation}' + ('' if own else ' (default)')
     return Gallery(methods, panels.class_names(dataset), settings)
 
@@ -153,8 +158,9 @@ def draw_gallery(gallery: Gallery, samples: int = 1, foot: Sequence[str] = ()):
     for sample in range(samples):
         for name, iterations in gallery.methods.items():
             settings = gallery.settings.get(name)
-            panels = [panel_of(mixed, sample, gallery.classes, name not in ('Input', 'DropBlock'))
-                      for mixed in iterations]
+            panels = [
+                panel_of(mixed, sample, gallery.classes, name not in ('Input', 'DropBlock')) for mixed in iterations
+            ]
             rows.append((f'{name}\n{settings}' if settings else name, panels))
     steps = len(gallery.methods['Input'])
     return draw(rows, [f't = {step + 1}' for step in range(steps)], foot)

@@ -4,6 +4,7 @@ The whole test image, resized to a share of its side, at a random place: on grey
 This is the paper's claim of multi-scale views, made measurable. To be fair: RM trains on this very operation (the whole
 image, resized, inside another one); CutMix and the baseline do not.
 """
+
 import collections
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Sequence, Tuple
@@ -36,6 +37,7 @@ class Point(NamedTuple):
         fooled (float): Percent whose top-1 class is the background's; 0 on grey.
         both (float): Percent whose two likeliest classes are the pasted one's and the background's; 0 on grey.
     """
+
     name: str
     checkpoint: str
     background: str
@@ -45,8 +47,9 @@ class Point(NamedTuple):
     both: float
 
 
-def paste(images: torch.Tensor, backgrounds: torch.Tensor, scale: float, places: torch.Tensor,
-          interpolation: str = 'bilinear') -> torch.Tensor:
+def paste(
+    images: torch.Tensor, backgrounds: torch.Tensor, scale: float, places: torch.Tensor, interpolation: str = 'bilinear'
+) -> torch.Tensor:
     """Shrink whole images and put each on its background.
 
     Args:
@@ -70,7 +73,7 @@ def paste(images: torch.Tensor, backgrounds: torch.Tensor, scale: float, places:
     pasted = backgrounds.clone()
     for index, (down, right) in enumerate(places.tolist()):
         top, left = round(down * (height - tall)), round(right * (width - wide))
-        pasted[index, :, top:top + tall, left:left + wide] = small[index]
+        pasted[index, :, top : top + tall, left : left + wide] = small[index]
     return pasted
 
 
@@ -114,12 +117,14 @@ def predict(trained: Trained, images: torch.Tensor) -> np.ndarray:
         return trained.model(inputs, mode='tensor').topk(2).indices.cpu().numpy()
 
 
-def measure(models: Sequence[Trained],
-            scales: Sequence[float] = SCALES,
-            images: int = 1000,
-            interpolation: str = 'bilinear',
-            seed: int = 0,
-            batch: int = 100) -> List[Point]:
+def measure(
+    models: Sequence[Trained],
+    scales: Sequence[float] = SCALES,
+    images: int = 1000,
+    interpolation: str = 'bilinear',
+    seed: int = 0,
+    batch: int = 100,
+) -> List[Point]:
     """Measure every model at every scale on both backgrounds, on the same pasted images.
 
     Args:
@@ -149,8 +154,10 @@ def measure(models: Sequence[Trained],
                 view = paste(own, ground, scale, places[part], interpolation).round().clamp(0, 255).to(torch.uint8)
                 for number, trained in enumerate(models):
                     counts[number, background, scale] += _count(predict(trained, view), labels[part], behind)
-    return [Point(models[number].name, str(models[number].checkpoint), background, scale, *100 * found / len(pixels))
-            for (number, background, scale), found in counts.items()]
+    return [
+        Point(models[number].name, str(models[number].checkpoint), background, scale, *100 * found / len(pixels))
+        for (number, background, scale), found in counts.items()
+    ]
 
 
 def _count(found: np.ndarray, pasted: np.ndarray, behind: np.ndarray) -> np.ndarray:
@@ -165,15 +172,21 @@ def curves(points: Sequence[Point], background: str, value: str = 'accuracy') ->
     for name in dict.fromkeys(point.name for point in points):
         rows = []
         for scale in sorted({point.scale for point in points}, reverse=True):
-            found = [getattr(point, value) for point in points
-                     if (point.name, point.background, point.scale) == (name, background, scale)]
+            found = [
+                getattr(point, value)
+                for point in points
+                if (point.name, point.background, point.scale) == (name, background, scale)
+            ]
             rows.append((scale, np.mean(found), np.std(found, ddof=1) if len(found) > 1 else 0.0))
         result[name] = np.array(rows)
     return result
 
 
-PANELS = (('grey', 'accuracy', 'on grey'), ('other class', 'accuracy', 'on an image of another class'),
-          ('other class', 'both', 'both classes in the first two'))
+PANELS = (
+    ('grey', 'accuracy', 'on grey'),
+    ('other class', 'accuracy', 'on an image of another class'),
+    ('other class', 'both', 'both classes in the first two'),
+)
 
 
 def draw(points: Sequence[Point], foot: Sequence[str] = ()):
@@ -184,8 +197,14 @@ def draw(points: Sequence[Point], foot: Sequence[str] = ()):
         for index, (name, rows) in enumerate(curves(points, background, value).items()):
             colour = figures.COLOURS.get(name, figures.PALETTE[index % len(figures.PALETTE)])
             scale, mean, deviation = rows.T
-            axes.plot(scale, mean, color=colour, marker=figures.MARKERS[index % len(figures.MARKERS)], markersize=4,
-                      label=name)
+            axes.plot(
+                scale,
+                mean,
+                color=colour,
+                marker=figures.MARKERS[index % len(figures.MARKERS)],
+                markersize=4,
+                label=name,
+            )
             axes.fill_between(scale, mean - deviation, mean + deviation, color=colour, alpha=0.25, linewidth=0)
         axes.set_title(title, fontsize=9)
         axes.set_xlabel('side of the pasted image / whole side', fontsize=8)
@@ -205,5 +224,15 @@ HEADERS = ('model', 'checkpoint', 'background', 'scale', 'top-1 (%)', 'backgroun
 
 def table_lines(points: Sequence[Point]) -> List[List[str]]:
     """A line of texts for each measurement under :data:`HEADERS`."""
-    return [[point.name, show_path(Path(point.checkpoint)), point.background, f'{point.scale:g}',
-             f'{point.accuracy:.2f}', f'{point.fooled:.2f}', f'{point.both:.2f}'] for point in points]
+    return [
+        [
+            point.name,
+            show_path(Path(point.checkpoint)),
+            point.background,
+            f'{point.scale:g}',
+            f'{point.accuracy:.2f}',
+            f'{point.fooled:.2f}',
+            f'{point.both:.2f}',
+        ]
+        for point in points
+    ]

@@ -2,6 +2,7 @@
 
 Of the paper's own curves only the points in its text and tables exist: the baselines, and RM at the chosen value.
 """
+
 import statistics
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
@@ -21,6 +22,7 @@ class Point(NamedTuple):
 
     These are its finished runs, or all if none is (``finished`` is False then).
     """
+
     value: str
     mean: float
     deviation: float
@@ -28,10 +30,9 @@ class Point(NamedTuple):
     finished: bool = True
 
 
-def read_sweep(sweep: str,
-               root: Union[str, Path, None] = None,
-               settings: Optional[Sequence[str]] = None,
-               kind: str = 'best') -> Dict[str, List[Point]]:
+def read_sweep(
+    sweep: str, root: Union[str, Path, None] = None, settings: Optional[Sequence[str]] = None, kind: str = 'best'
+) -> Dict[str, List[Point]]:
     """Read what a sweep measured: setting -> its points, values ascending.
 
     Args:
@@ -58,8 +59,9 @@ def read_sweep(sweep: str,
     missing = [setting for setting in settings or () if setting not in found]
     if missing or not found:
         what = f' for {", ".join(missing)}' if missing else ''
-        raise UserFileError(f'{show_path(folder)} holds no results{what}. They come from: python tools/sweep.py '
-                            f'{sweep}')
+        raise UserFileError(
+            f'{show_path(folder)} holds no results{what}. They come from: python tools/sweep.py {sweep}'
+        )
     return found
 
 
@@ -115,13 +117,28 @@ def _panel(axes, sweep: str, setting: str, points: List[Point]) -> None:
     blue, orange = figures.COLOURS['RM'], figures.COLOURS['CutMix']
     axes.errorbar(at, means, [point.deviation for point in points], color=blue, capsize=3, linewidth=1.5, label='RM')
     for x, point in zip(at, points):
-        axes.plot(x, point.mean, marker='o', markersize=5, color=blue,
-                  markerfacecolor=blue if point.finished else 'white')
+        axes.plot(
+            x, point.mean, marker='o', markersize=5, color=blue, markerfacecolor=blue if point.finished else 'white'
+        )
     if published:
-        axes.axhline(published['baseline'], color='black', linestyle=':', linewidth=1.2,
-                     label=f'baseline, published {published["baseline"]:.2f}')
-        axes.plot(places[CHOSEN[sweep]], published['rm'], marker='*', markersize=11, color=orange, linestyle='none',
-                  markeredgecolor='black', markeredgewidth=0.5, label=f'RM, published {published["rm"]:.2f}')
+        axes.axhline(
+            published['baseline'],
+            color='black',
+            linestyle=':',
+            linewidth=1.2,
+            label=f'baseline, published {published["baseline"]:.2f}',
+        )
+        axes.plot(
+            places[CHOSEN[sweep]],
+            published['rm'],
+            marker='*',
+            markersize=11,
+            color=orange,
+            linestyle='none',
+            markeredgecolor='black',
+            markeredgewidth=0.5,
+            label=f'RM, published {published["rm"]:.2f}',
+        )
     axes.set_xticks(range(len(values)), values)
     axes.set_xlabel({'alpha': 'α', 'omega': 'ω'}[sweep])
     axes.set_ylabel('top-1 error (%)')
@@ -138,6 +155,17 @@ HEADERS = ('sweep', 'setting', 'value', 'top-1 error (%)', 'deviation', 'seeds',
 
 def table_lines(results: Dict[str, Dict[str, List[Point]]]) -> List[List[str]]:
     """A line of texts for each point under :data:`HEADERS`."""
-    return [[sweep, setting, point.value, f'{point.mean:.2f}', f'{point.deviation:.2f}', str(point.seeds),
-             'yes' if point.finished else 'no']
-            for sweep, settings in results.items() for setting, points in settings.items() for point in points]
+    return [
+        [
+            sweep,
+            setting,
+            point.value,
+            f'{point.mean:.2f}',
+            f'{point.deviation:.2f}',
+            str(point.seeds),
+            'yes' if point.finished else 'no',
+        ]
+        for sweep, settings in results.items()
+        for setting, points in settings.items()
+        for point in points
+    ]

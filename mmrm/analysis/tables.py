@@ -2,6 +2,7 @@
 
 :func:`fill` looks for the runs of every row, :func:`render` writes the result for a terminal or as a file.
 """
+
 import json
 import re
 import statistics
@@ -20,11 +21,12 @@ from .published import METRICS, RECIPES, TABLES, Metric, Row, Table
 EFFICIENCY_FILE = 'efficiency.json'
 OTHER_SETTINGS = 'other settings'
 # Folders of work_dirs/ that other tools fill.
-OWN = (('sweep', ), ('experiment', ), ('demo', ), ('demo-quick', ))
+OWN = (('sweep',), ('experiment',), ('demo',), ('demo-quick',))
 
 
 class Stat(NamedTuple):
     """Mean over runs, sample deviation (0 for one run) and number of runs."""
+
     mean: float
     deviation: float
     count: int
@@ -41,6 +43,7 @@ class Cell:
         last (Stat, optional): At the last epoch.
         reported (str): Which of the two the paper reports: 'best' or 'last'.
     """
+
     metric: Metric
     published: float
     best: Optional[Stat] = None
@@ -68,6 +71,7 @@ class Filled:
         commands (list[str]): What fills the rest.
         notes (list[str]): What to know about the runs.
     """
+
     row: Row
     cells: List[Cell]
     state: str
@@ -79,9 +83,9 @@ class Filled:
 
 
 # -------------------------------------------------------------------------------------------------------------- filling
-def fill(table: Table,
-         root: Union[str, Path, None] = None,
-         given: Optional[Dict[str, Sequence[Union[str, Path]]]] = None) -> List[Filled]:
+def fill(
+    table: Table, root: Union[str, Path, None] = None, given: Optional[Dict[str, Sequence[Union[str, Path]]]] = None
+) -> List[Filled]:
     """Look for the runs of every row of a table.
 
     Args:
@@ -98,8 +102,9 @@ def fill(table: Table,
 
 
 def _fill_row(table: Table, row: Row, root: Path, given: dict) -> Filled:
-    cells = [Cell(METRICS[metric], value, reported=table.reported)
-             for metric, value in zip(table.metrics, row.published)]
+    cells = [
+        Cell(METRICS[metric], value, reported=table.reported) for metric, value in zip(table.metrics, row.published)
+    ]
     config, runs, notes = _choose(_candidates(row, root, given))
     filled = Filled(row, cells, _state(runs), config, runs, notes=notes)
     counted = [run for run in runs if run.finished] or runs
@@ -113,8 +118,10 @@ def _fill_row(table: Table, row: Row, root: Path, given: dict) -> Filled:
             cell.best = _stat(cell.metric, found)
     if counted and cells[0].last is None:
         measured = sorted({key for run in counted for metrics in run.validations.values() for key in metrics})
-        filled.notes.append(f'no {first.key} in its log'
-                            + (f', but {", ".join(measured[:6])}: another project\'s?' if measured else ' yet'))
+        filled.notes.append(
+            f'no {first.key} in its log'
+            + (f", but {', '.join(measured[:6])}: another project's?" if measured else ' yet')
+        )
     filled.runs = counted
     filled.checkpoints = [run.checkpoint(_step(run, first, table.reported), table.reported) for run in counted]
     differ = [note for run in counted for note in _different(run, row, config)]
@@ -210,11 +217,13 @@ def _efficiency(row: Row, root: Path) -> List[dict]:
 def _different(run: RunLog, row: Row, config: Optional[str]) -> List[str]:
     """In which settings a run differs from the config (or the sweep's value) that it stands for."""
     from mmengine.config import Config
+
     if run.settings is None:
         return [f'{show_path(run.folder)}: no config in the folder, so its length and settings are not known']
     try:
         if config is None:
             from ..experiments.sweep import SETTINGS, SWEEPS
+
             cfg = Config.fromfile(shipped() / SETTINGS[row.sweep[1]])
             cfg.merge_from_dict(SWEEPS[row.sweep[0]].values[row.sweep[2]])
         else:
@@ -253,7 +262,7 @@ def _commands(table: Table, row: Row, config: Optional[str], runs: List[RunLog],
             commands.append(f'for seed in {" ".join(map(str, range(wanted)))}; do {start} --seed $seed; done')
         elif len(runs) < wanted:
             known = {run.seed for run in runs}
-            missing = [seed for seed in range(wanted + len(runs)) if seed not in known][:wanted - len(runs)]
+            missing = [seed for seed in range(wanted + len(runs)) if seed not in known][: wanted - len(runs)]
             commands += [start if wanted == 1 else f'{start} --seed {seed}' for seed in missing]
     if any(cell.metric.source == 'efficiency' and cell.best is None for cell in cells):
         commands.append(f'python tools/efficiency.py --json work_dirs/{EFFICIENCY_FILE}')
@@ -284,22 +293,36 @@ def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
     root = Path(root)
     found = find_runs(root) if root.is_dir() else []
     if not found:
-        what = ('holds no log of mmengine (<run>/<time>/vis_data/scalars.json)' if root.is_dir() else
-                'is a file, not a folder' if root.exists() else 'does not exist')
+        what = (
+            'holds no log of mmengine (<run>/<time>/vis_data/scalars.json)'
+            if root.is_dir()
+            else 'is a file, not a folder'
+            if root.exists()
+            else 'does not exist'
+        )
         if asked or root.is_file():
             raise UserFileError(f'{root} {what}. Give the folder of your runs: --work-dirs PATH')
         return [f'{show_path(root)} {what}: every cell is missing.']
-    known = {path for table in TABLES.values() for row in table.rows for _, folders in _candidates(row, root, {})
-             for path in folders}
+    known = {
+        path
+        for table in TABLES.values()
+        for row in table.rows
+        for _, folders in _candidates(row, root, {})
+        for path in folders
+    }
     strangers = [folder for folder in found if folder not in known and folder.relative_to(root).parts[:1] not in OWN]
     notes = []
     if len(strangers) == len(found):
-        notes.append(f'none of the {len(found)} runs in {show_path(root)} is at the place of a row '
-                     '(<regulariser>/<config name>[/seed<N>]): the logs of another project?')
+        notes.append(
+            f'none of the {len(found)} runs in {show_path(root)} is at the place of a row '
+            '(<regulariser>/<config name>[/seed<N>]): the logs of another project?'
+        )
     if strangers:
         shown = ', '.join(show_path(folder) for folder in strangers[:5])
-        notes.append(f'in no table: {shown}{" ..." if len(strangers) > 5 else ""}. '
-                     'A run at another place is assigned by --run CONFIG=FOLDER.')
+        notes.append(
+            f'in no table: {shown}{" ..." if len(strangers) > 5 else ""}. '
+            'A run at another place is assigned by --run CONFIG=FOLDER.'
+        )
     return notes
 
 
@@ -319,8 +342,10 @@ def parse_given(pairs: Sequence[str]) -> Dict[str, List[Path]]:
         config, _, folder = pair.partition('=')
         config = next((each for each in known if each in (config, f'configs/{config}', f'{config}.py')), config)
         if config not in known or not folder:
-            raise UserValueError(f'--run {pair}: CONFIG=FOLDER is allowed, with a config that is in one of the tables '
-                                 '(configs/<regulariser>/<name>.py).')
+            raise UserValueError(
+                f'--run {pair}: CONFIG=FOLDER is allowed, with a config that is in one of the tables '
+                '(configs/<regulariser>/<name>.py).'
+            )
         read_run(folder)  # raises if there is no log
         given.setdefault(config, []).append(Path(folder))
     return given
@@ -344,9 +369,14 @@ def render(name: str, filled: List[Filled], form: str = 'markdown') -> str:
     grid = grids.render(form, headers, lines, right=range(end - 4, end))
     title, behind, commands = f'{name}: {table.title}', _behind(filled), _all_commands(filled)
     if form == 'latex':
-        parts = [f'% {title} ({table.label} of the paper); needs the package booktabs.',
-                 *(f'% {line}' for line in behind), *(f'% to fill: {line}' for line in commands), *grid,
-                 f'% {_explained(table)}', *(f'% {line}' for line in recipes)]
+        parts = [
+            f'% {title} ({table.label} of the paper); needs the package booktabs.',
+            *(f'% {line}' for line in behind),
+            *(f'% to fill: {line}' for line in commands),
+            *grid,
+            f'% {_explained(table)}',
+            *(f'% {line}' for line in recipes),
+        ]
     elif form == 'markdown':
         parts = [f'### {title}', '', *grid, '', _explained(table).replace('*', '\\*', 1)]
         parts += ['', 'Published with:', '', *(f'- {line}' for line in recipes)] if recipes else []
@@ -386,13 +416,21 @@ def _lines(table: Table, filled: List[Filled]) -> Tuple[List[str], List[List[str
         for index, cell in enumerate(each.cells):
             labels = each.row.labels if index == 0 else [''] * len(table.columns)
             difference = '' if cell.difference is None else f'{cell.difference:+.{cell.metric.decimals}f}'
-            lines.append([*labels, cell.metric.header, f'{cell.published:.{cell.metric.decimals}f}',
-                          _number_text(cell.best, cell.metric), _number_text(cell.last, cell.metric), difference,
-                          each.state if index == 0 else ''])
+            lines.append(
+                [
+                    *labels,
+                    cell.metric.header,
+                    f'{cell.published:.{cell.metric.decimals}f}',
+                    _number_text(cell.best, cell.metric),
+                    _number_text(cell.last, cell.metric),
+                    difference,
+                    each.state if index == 0 else '',
+                ]
+            )
     if not several:  # said once
         place = len(table.columns)
-        headers[place:place + 2] = [f'{METRICS[table.metrics[0]].header} published']
-        lines = [line[:place] + line[place + 1:] for line in lines]
+        headers[place : place + 2] = [f'{METRICS[table.metrics[0]].header} published']
+        lines = [line[:place] + line[place + 1 :] for line in lines]
     if _recipes(filled):
         headers.append('Published with')
         told = [each.row.recipe if index == 0 else '' for each in filled for index, _ in enumerate(each.cells)]
@@ -410,8 +448,9 @@ def _explained(table: Table) -> str:
     runs = f', mean of {table.runs} runs' if table.runs > 1 else ''
     kind = 'best over epochs' if table.reported == 'best' else 'last epoch'
     first = METRICS[table.metrics[0]].header
-    return (f'* what the paper reports ({kind}{runs}) and the difference refers to; best: the epoch with the best '
-            f'{first}.')
+    return (
+        f'* what the paper reports ({kind}{runs}) and the difference refers to; best: the epoch with the best {first}.'
+    )
 
 
 def _behind(filled: List[Filled]) -> List[str]:
@@ -430,26 +469,60 @@ def _all_commands(filled: List[Filled]) -> List[str]:
     return list(dict.fromkeys(command for each in filled for command in each.commands))
 
 
-CSV_HEADER = ('table', 'row', 'metric', 'published', 'best', 'best_deviation', 'last', 'last_deviation', 'runs',
-              'reported', 'difference', 'state', 'config', 'folders', 'checkpoints', 'commands', 'notes', 'recipe')
+CSV_HEADER = (
+    'table',
+    'row',
+    'metric',
+    'published',
+    'best',
+    'best_deviation',
+    'last',
+    'last_deviation',
+    'runs',
+    'reported',
+    'difference',
+    'state',
+    'config',
+    'folders',
+    'checkpoints',
+    'commands',
+    'notes',
+    'recipe',
+)
 
 
 def _records(name: str, filled: List[Filled]) -> List[List[str]]:
     """The lines of the CSV: a number of the paper each."""
     lines = []
     for each in filled:
-        config = each.config or (each.row.configs[0] if each.row.configs and not each.runs else
-                                 '/'.join(each.row.sweep or ()))
+        config = each.config or (
+            each.row.configs[0] if each.row.configs and not each.runs else '/'.join(each.row.sweep or ())
+        )
         for cell in each.cells:
             digits = cell.metric.decimals + 2
-            best, last = ([f'{stat.mean:.{digits}f}', f'{stat.deviation:.{digits}f}'] if stat else ['', '']
-                          for stat in (cell.best, cell.last))
+            best, last = (
+                [f'{stat.mean:.{digits}f}', f'{stat.deviation:.{digits}f}'] if stat else ['', '']
+                for stat in (cell.best, cell.last)
+            )
             stat = cell.best or cell.last
-            lines.append([
-                name, each.row.name, cell.metric.header, str(cell.published), *best, *last,
-                str(stat.count if stat else 0), cell.reported,
-                '' if cell.difference is None else f'{cell.difference:.{digits}f}', each.state, config,
-                ' '.join(show_path(run.folder) for run in each.runs),
-                ' '.join(show_path(path) for path in each.checkpoints if path), '; '.join(each.commands),
-                '; '.join(each.notes), each.row.recipe])
+            lines.append(
+                [
+                    name,
+                    each.row.name,
+                    cell.metric.header,
+                    str(cell.published),
+                    *best,
+                    *last,
+                    str(stat.count if stat else 0),
+                    cell.reported,
+                    '' if cell.difference is None else f'{cell.difference:.{digits}f}',
+                    each.state,
+                    config,
+                    ' '.join(show_path(run.folder) for run in each.runs),
+                    ' '.join(show_path(path) for path in each.checkpoints if path),
+                    '; '.join(each.commands),
+                    '; '.join(each.notes),
+                    each.row.recipe,
+                ]
+            )
     return lines

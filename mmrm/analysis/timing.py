@@ -1,4 +1,5 @@
 """Paired timing: the candidates run in turn, in an order drawn anew each round, so that all meet the same machine."""
+
 import random
 import time
 from typing import Callable, Dict, List, Tuple

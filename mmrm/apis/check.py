@@ -1,4 +1,5 @@
 """Before a run of days: does the config build, do its weights arrive, is its data there?"""
+
 import copy
 import logging
 from pathlib import Path
@@ -21,9 +22,10 @@ from . import preflight
 
 class Report(NamedTuple):
     """Args:
-        facts (list[str]): What was found, a line each.
-        problems (list[str]): What would stop the run or spoil it.
+    facts (list[str]): What was found, a line each.
+    problems (list[str]): What would stop the run or spoil it.
     """
+
     facts: List[str]
     problems: List[str]
 
@@ -91,12 +93,16 @@ def _check_weights(model: BaseModule, report: Report) -> None:
     # A part that is to be filled strictly must not load by itself: StrictPretrained says so.
     known = [part for _, part, _ in strict]
     known += [getattr(part, config.get('module', 'backbone'), None) for _, part, config in strict]
-    lenient = [name or 'model' for name, module in model.named_modules()
-               if 'checkpoint' in str(getattr(module, 'init_cfg', None) or '')
-               and all(module is not part for part in known)]
+    lenient = [
+        name or 'model'
+        for name, module in model.named_modules()
+        if 'checkpoint' in str(getattr(module, 'init_cfg', None) or '') and all(module is not part for part in known)
+    ]
     if lenient:
-        report.problems.append(f'weights: {", ".join(lenient)} loads leniently, only warning of what does not fit. '
-                               'Use StrictPretrained in model.init_cfg')
+        report.problems.append(
+            f'weights: {", ".join(lenient)} loads leniently, only warning of what does not fit. '
+            'Use StrictPretrained in model.init_cfg'
+        )
     elif not strict:
         report.facts.append('weights     from scratch')
     if not strict:
@@ -112,12 +118,15 @@ def _check_weights(model: BaseModule, report: Report) -> None:
         if tensor_hash(backbone.state_dict()) != loaded.sha256:
             report.problems.append('weights: the backbone differs from the file after the model was initialised')
         else:
-            report.facts.append(f'            all {loaded.tensors} tensors of the backbone equal the file\'s, bit for '
-                                'bit')
+            report.facts.append(
+                f"            all {loaded.tensors} tensors of the backbone equal the file's, bit for bit"
+            )
         if getattr(backbone, 'style', None) == 'caffe' and getattr(backbone, 'depth', 0) >= 50:
-            report.problems.append("weights: the backbone has style='caffe', another network with the same tensors. "
-                                   "Weights of mmrm, of RecursiveMix's authors and of torchvision need "
-                                   "style='pytorch', RGB, and their mean and std in the data preprocessor")
+            report.problems.append(
+                "weights: the backbone has style='caffe', another network with the same tensors. "
+                "Weights of mmrm, of RecursiveMix's authors and of torchvision need "
+                "style='pytorch', RGB, and their mean and std in the data preprocessor"
+            )
 
 
 def _check_classes(cfg: Config, report: Report) -> None:
@@ -169,8 +178,9 @@ def _check_sums(cfg: Config, report: Report) -> None:
             if not whole and getattr(dataset, 'download', False):
                 report.facts.append(f'note        {folder} is not whole: training will download it anew')
             elif not whole:
-                report.problems.append(f'{part} data: {folder} is not whole: files are missing or have another '
-                                       'checksum')
+                report.problems.append(
+                    f'{part} data: {folder} is not whole: files are missing or have another checksum'
+                )
 
 
 def _paths_of(dataset: dict, scope: Optional[str]) -> list:

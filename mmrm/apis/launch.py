@@ -3,6 +3,7 @@
 A mistake of the user ends in one line on stderr and exit code 2, before long work starts where that is possible. A bug
 keeps its traceback; ``--traceback`` (or ``MMRM_TRACEBACK=1``) shows that of a mistake as well.
 """
+
 import argparse
 import atexit
 import contextlib
@@ -80,19 +81,29 @@ def train_parser(processes: bool = False) -> argparse.ArgumentParser:
     """The options of train.py; with ``processes``, those of dist_train.sh."""
     parser = Parser(
         prog='dist_train.sh' if processes else 'train.py',
-        description='Train a classification, detection or segmentation config.', allow_abbrev=False)
+        description='Train a classification, detection or segmentation config.',
+        allow_abbrev=False,
+    )
     parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')
     if processes:
         parser.add_argument('gpus', type=positive, metavar='GPUS', help='processes on this node, one a GPU')
     parser.add_argument('--work-dir', help='for checkpoints and logs (default: work_dirs/<regulariser>/<config>)')
     parser.add_argument(
-        '--resume', nargs='?', const='auto', metavar='PATH|auto',
-        help='go on from a checkpoint; without a path (or with "auto"), from the newest of the work dir')
-    parser.add_argument('--overwrite', action='store_true',
-                        help='start anew in a work dir that holds checkpoints, which go to replaced-<time> in it')
+        '--resume',
+        nargs='?',
+        const='auto',
+        metavar='PATH|auto',
+        help='go on from a checkpoint; without a path (or with "auto"), from the newest of the work dir',
+    )
+    parser.add_argument(
+        '--overwrite',
+        action='store_true',
+        help='start anew in a work dir that holds checkpoints, which go to replaced-<time> in it',
+    )
     parser.add_argument('--amp', action='store_true', help='automatic mixed precision')
-    parser.add_argument('--auto-scale-lr', action='store_true',
-                        help='multiply the lr by batch size / auto_scale_lr.base_batch_size')
+    parser.add_argument(
+        '--auto-scale-lr', action='store_true', help='multiply the lr by batch size / auto_scale_lr.base_batch_size'
+    )
     parser.add_argument('--no-validate', action='store_true', help='train without validation')
     parser.add_argument('--seed', type=natural, help='random seed; the default work dir ends in seed<N> then')
     add_common_options(parser)
@@ -103,14 +114,15 @@ def test_parser(processes: bool = False) -> argparse.ArgumentParser:
     """The options of test.py; with ``processes``, those of dist_test.sh."""
     parser = Parser(
         prog='dist_test.sh' if processes else 'test.py',
-        description='Test a classification, detection or segmentation config.', allow_abbrev=False)
+        description='Test a classification, detection or segmentation config.',
+        allow_abbrev=False,
+    )
     parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')
     parser.add_argument('checkpoint', help='checkpoint file')
     if processes:
         parser.add_argument('gpus', type=positive, metavar='GPUS', help='processes on this node, one a GPU')
     parser.add_argument('--work-dir', help='for logs (default: work_dirs/<regulariser>/<config>)')
-    parser.add_argument('--out', type=os.path.expanduser,
-                        help='file for the metrics (.json) or the predictions (.pkl)')
+    parser.add_argument('--out', type=os.path.expanduser, help='file for the metrics (.json) or the predictions (.pkl)')
     parser.add_argument('--overwrite', action='store_true', help='replace an existing --out file')
     parser.add_argument('--tta', action='store_true', help="augment: the config's tta_model and tta_pipeline")
     add_common_options(parser)
@@ -119,10 +131,19 @@ def test_parser(processes: bool = False) -> argparse.ArgumentParser:
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add what both tools take."""
-    parser.add_argument('--device', choices=preflight.DEVICES,
-                        help='default: the GPU, an error where there is none; MMRM_DEVICE=cpu is --device cpu')
-    parser.add_argument('--cfg-options', nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE',
-                        help='settings that replace those of the config, e.g. train_dataloader.batch_size=32')
+    parser.add_argument(
+        '--device',
+        choices=preflight.DEVICES,
+        help='default: the GPU, an error where there is none; MMRM_DEVICE=cpu is --device cpu',
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=KeyValues,
+        default={},
+        metavar='KEY=VALUE',
+        help='settings that replace those of the config, e.g. train_dataloader.batch_size=32',
+    )
     parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none', help='job launcher')
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument('--traceback', action='store_true', help='the whole traceback also for mistakes in the input')
@@ -200,7 +221,7 @@ def dist(argv: Optional[Sequence[str]] = None) -> None:
             os.environ.setdefault(name, str(max(1, os.cpu_count() // args.gpus) if device == 'cpu' else 1))
         os.environ['MMRM_PARENT'] = str(os.getpid())
         script = paths.shipped() / 'tools' / f'{task}.py'
-        worker = [*argv[:positionals - 1], *argv[positionals:], '--launcher', 'pytorch']
+        worker = [*argv[: positionals - 1], *argv[positionals:], '--launcher', 'pytorch']
         run_processes(args.gpus, nodes, node_rank, address, port, [str(script), *worker])
 
 
@@ -360,11 +381,21 @@ def run_processes(gpus: int, nodes: int, node_rank: int, address: str, port: int
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
+
     logging.getLogger('torch.distributed.elastic').setLevel(logging.CRITICAL)  # said below, in one line
     try:
-        run(parse_args([
-            f'--nnodes={nodes}', f'--node_rank={node_rank}', f'--master_addr={address}', f'--master_port={port}',
-            f'--nproc_per_node={gpus}', *command]))
+        run(
+            parse_args(
+                [
+                    f'--nnodes={nodes}',
+                    f'--node_rank={node_rank}',
+                    f'--master_addr={address}',
+                    f'--master_port={port}',
+                    f'--nproc_per_node={gpus}',
+                    *command,
+                ]
+            )
+        )
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         code = failure.exitcode
@@ -409,11 +440,15 @@ def explain(error: BaseException, work_dir: Optional[str] = None) -> Optional[Us
     frames = traceback.extract_tb(error.__traceback__)
     building = any('mmengine' in frame.filename and frame.name.startswith('build_') for frame in frames)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return UserFileError(f'{error.strerror}: work dir {work_dir} cannot be written to any more. Checkpoints in '
-                             'it are untouched; make room, then go on with --resume.')
+        return UserFileError(
+            f'{error.strerror}: work dir {work_dir} cannot be written to any more. Checkpoints in '
+            'it are untouched; make room, then go on with --resume.'
+        )
     if isinstance(error, KeyError) and ' registry' in text:
-        return UserValueError(f'config: {text.partition(". ")[0].partition(": ")[2]}. Is the name right, and is the '
-                              'module that defines it in custom_imports?')
+        return UserValueError(
+            f'config: {text.partition(". ")[0].partition(": ")[2]}. Is the name right, and is the '
+            'module that defines it in custom_imports?'
+        )
     if isinstance(error, (ValueError, TypeError)) and frames and frames[-1].filename == core.__file__:
         return UserValueError(f'config: {error}' if building else str(error))
     if building and isinstance(error, TypeError) and 'argument' in text:
@@ -422,13 +457,16 @@ def explain(error: BaseException, work_dir: Optional[str] = None) -> Optional[Us
         lines = str(error).strip().splitlines()  # a data-loader worker puts its traceback before it
         return UserFileError(lines[-1] if lines else type(error).__name__)
     if 'Class values must be' in text or (isinstance(error, IndexError) and text.endswith('is out of bounds.')):
-        return UserValueError(f'a label is none of the classes 0 to num_classes - 1 of the head and the preprocessor '
-                              f'({text})')
+        return UserValueError(
+            f'a label is none of the classes 0 to num_classes - 1 of the head and the preprocessor ({text})'
+        )
     if isinstance(error, ImportError) and building:
         return UserError(f'config: {text}')
     if isinstance(error, getattr(torch, 'OutOfMemoryError', torch.cuda.OutOfMemoryError)):
-        return UserError(f'{text.partition(". ")[0]}. Try --amp, or a lower train_dataloader.batch_size together with '
-                         '--auto-scale-lr.')
+        return UserError(
+            f'{text.partition(". ")[0]}. Try --amp, or a lower train_dataloader.batch_size together with '
+            '--auto-scale-lr.'
+        )
     if 'EADDRINUSE' in text or 'address already in use' in text.lower():
         return UserValueError(port_message(os.environ.get('MASTER_PORT', os.environ.get('PORT', '29500'))))
     return None
@@ -475,6 +513,8 @@ def dump_results(model: torch.nn.Module, out: str):
     kinds = type(preflight.unwrapped(model)).__mro__
     if any(kind.__module__.startswith('mmdet.') for kind in kinds):  # masks as run lengths
         from mmdet.evaluation import DumpDetResults
+
         return DumpDetResults(out_file_path=out)
     from mmengine.evaluator import DumpResults
+
     return DumpResults(out_file_path=out)

@@ -3,6 +3,7 @@
 Each function raises a :class:`mmrm.utils.errors.UserError` that names what is wrong, or returns what the run uses, or
 writes it into the config.
 """
+
 import argparse
 import contextlib
 import inspect
@@ -61,8 +62,10 @@ def check_batch_augments(cfg: Config) -> None:
     if len(values) != number:
         raise UserValueError(f'{name}: {len(values)} for {number} augment(s); one for each is needed.')
     if sum(values) > 1:
-        raise UserValueError(f'{name}: their sum is {sum(values):g} and must be at most 1; what is left to 1 is the '
-                             'share of batches without any.')
+        raise UserValueError(
+            f'{name}: their sum is {sum(values):g} and must be at most 1; what is left to 1 is the '
+            'share of batches without any.'
+        )
     if isinstance(probs, int):
         settings['probs'] = float(probs)  # mmpretrain fails on a single whole number
 
@@ -83,20 +86,23 @@ def set_amp(cfg: Config, device: str) -> None:
 def check_precision(cfg: Config, device: str) -> None:
     """Raise if the CPU cannot train in the precision that the config asks for, or not at a bearable speed."""
     kind = type_name(cfg.optim_wrapper)
-    instead = ('train in float32: without --amp, and where the config asks for it with --cfg-options '
-               'optim_wrapper.type=OptimWrapper val_cfg.fp16=False.')
+    instead = (
+        'train in float32: without --amp, and where the config asks for it with --cfg-options '
+        'optim_wrapper.type=OptimWrapper val_cfg.fp16=False.'
+    )
     if device == 'cpu' and kind == 'AmpOptimWrapper':
         raise UserValueError(f'AmpOptimWrapper needs a GPU; on the CPU --amp is in bfloat16. Or {instead}')
     if device == 'cpu' and kind == 'BFloat16OptimWrapper' and not bfloat16_is_fast():
-        raise UserValueError('this CPU has no kernels for bfloat16, which would be far slower than float32; '
-                             f'{instead}')
+        raise UserValueError(f'this CPU has no kernels for bfloat16, which would be far slower than float32; {instead}')
 
 
 def set_auto_scale_lr(cfg: Config, config: Path) -> None:
     """``--auto-scale-lr``: let mmengine scale the optimizer's lr with the batch size."""
     if not (cfg.get('auto_scale_lr') or {}).get('base_batch_size'):
-        raise UserValueError(f'--auto-scale-lr needs auto_scale_lr=dict(base_batch_size=...) in config {config}: the '
-                             'batch size over all processes that its lr is meant for.')
+        raise UserValueError(
+            f'--auto-scale-lr needs auto_scale_lr=dict(base_batch_size=...) in config {config}: the '
+            'batch size over all processes that its lr is meant for.'
+        )
     cfg.auto_scale_lr.enable = True
 
 
@@ -158,8 +164,10 @@ def find_path(node: dict, key: str, field: str, required: bool, to_download: boo
         if to_download:
             found = paths.home() / path
         elif required:
-            raise UserFileError(f'{field}.{key} = {path!r} does not exist{paths.looked_in(path)}. Put the data there '
-                                f'(a link will do) or say where it is: --cfg-options {field}.{key}=PATH')
+            raise UserFileError(
+                f'{field}.{key} = {path!r} does not exist{paths.looked_in(path)}. Put the data there '
+                f'(a link will do) or say where it is: --cfg-options {field}.{key}=PATH'
+            )
     if found.exists() or to_download:
         node[key] = path if found == Path(path) else str(found)
 
@@ -217,8 +225,9 @@ def claimed(cfg: Config, args: argparse.Namespace) -> Iterator[None]:
 
 def in_use(folder: Path, holder: str) -> UserFileError:
     """The error for a folder that another run writes to."""
-    return UserFileError(f'work dir {folder} is in use: {holder}, trains there. Wait for it or end it, or give another '
-                         '--work-dir.')
+    return UserFileError(
+        f'work dir {folder} is in use: {holder}, trains there. Wait for it or end it, or give another --work-dir.'
+    )
 
 
 def run_folders(cfg: Config) -> List[Path]:
@@ -253,13 +262,17 @@ def check_free_space(runner: Runner) -> None:
         return
     free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
     if free < size:
-        raise UserFileError(f'work dir {folder} has {free / 2**20:.0f} MiB free and a checkpoint takes about '
-                            f'{size / 2**20:.0f} MiB; free some space or give another --work-dir.')
+        raise UserFileError(
+            f'work dir {folder} has {free / 2**20:.0f} MiB free and a checkpoint takes about '
+            f'{size / 2**20:.0f} MiB; free some space or give another --work-dir.'
+        )
     length = runner.cfg.train_cfg.get('max_epochs' if hook.by_epoch else 'max_iters') or 1
     count = hook.max_keep_ckpts if hook.max_keep_ckpts > 0 else length // hook.interval if hook.interval > 0 else 1
     if free < count * size:
-        runner.logger.warning(f'{folder} has {free / 2**30:.1f} GiB free; {count} checkpoints may take '
-                              f'{count * size / 2**30:.1f} GiB. default_hooks.checkpoint.max_keep_ckpts limits them.')
+        runner.logger.warning(
+            f'{folder} has {free / 2**30:.1f} GiB free; {count} checkpoints may take '
+            f'{count * size / 2**30:.1f} GiB. default_hooks.checkpoint.max_keep_ckpts limits them.'
+        )
 
 
 # ------------------------------------------------------------------------------------------------------- checkpoints
@@ -281,8 +294,10 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
         cfg.load_from, cfg.resume = check_checkpoint(resume, to_resume=True, by_epoch=only_whole_epochs(cfg)), True
     elif saved_checkpoints(checkpoint_dir(cfg)) and not overwrite:
         newest = saved_checkpoints(checkpoint_dir(cfg))[-1]
-        raise UserFileError(f'work dir {newest.parent} holds checkpoints, the newest {newest.name}: '
-                            'go on with --resume, give another --work-dir, or replace them with --overwrite.')
+        raise UserFileError(
+            f'work dir {newest.parent} holds checkpoints, the newest {newest.name}: '
+            'go on with --resume, give another --work-dir, or replace them with --overwrite.'
+        )
     if cfg.load_from and not cfg.resume:
         cfg.load_from = check_checkpoint(cfg.load_from)
 
@@ -367,9 +382,11 @@ def check_checkpoint(path, to_resume: bool = False, by_epoch: bool = False) -> s
     if to_resume:
         missing = [key for key in ('meta', 'state_dict', 'message_hub', 'optimizer') if key not in checkpoint]
         if missing:
-            raise UserFileError(f'checkpoint {path} has no {", ".join(missing)}: training cannot go on from it (a '
-                                'best_*.pth holds weights only). To start a new run from its weights: '
-                                f'--cfg-options load_from={path}')
+            raise UserFileError(
+                f'checkpoint {path} has no {", ".join(missing)}: training cannot go on from it (a '
+                'best_*.pth holds weights only). To start a new run from its weights: '
+                f'--cfg-options load_from={path}'
+            )
         if by_epoch:
             meta, info = checkpoint['meta'], checkpoint['message_hub'].get('runtime_info', {})
             check_epoch_is_complete(path, meta['epoch'], meta['iter'], info)
@@ -400,9 +417,15 @@ def check_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ())
     missing, left, shapes = compare(model.state_dict(), state)
     missing = [name for name in missing if not any(part in name for part in unused)]
     if missing or shapes or (left and not unused):
-        told = [f'{len(names)} weights {what} ({abbreviate(names, 3)})'
-                for names, what in ((missing, 'are missing'), (left, 'are unknown'),
-                                    (list(shapes.values()), 'have another shape')) if names]
+        told = [
+            f'{len(names)} weights {what} ({abbreviate(names, 3)})'
+            for names, what in (
+                (missing, 'are missing'),
+                (left, 'are unknown'),
+                (list(shapes.values()), 'have another shape'),
+            )
+            if names
+        ]
         raise UserFileError(f'checkpoint {path} does not fit the config: {"; ".join(told)}.')
     model.load_state_dict(state, strict=False)
 
@@ -421,8 +444,10 @@ def choose_device(asked: Optional[str] = None) -> str:
         os.environ['CUDA_VISIBLE_DEVICES'] = ''
         device_utils.DEVICE = 'cpu'
     elif get_device() == 'cpu' or (asked == 'cuda' and get_device() != 'cuda'):
-        raise UserError('no GPU was found (torch.cuda.is_available() is false). If you mean to use the CPU, ask for it '
-                        'with --device cpu or MMRM_DEVICE=cpu.')
+        raise UserError(
+            'no GPU was found (torch.cuda.is_available() is false). If you mean to use the CPU, ask for it '
+            'with --device cpu or MMRM_DEVICE=cpu.'
+        )
     return get_device()
 
 
@@ -441,6 +466,8 @@ def set_launcher(cfg: Config, args: argparse.Namespace, device: str) -> None:
     missing = [name for name in RANK_VARIABLES[args.launcher].values() if name not in os.environ]
     if missing:
         how = dict(pytorch='tools/dist_train.sh (torchrun)', slurm='tools/slurm_train.sh (srun)', mpi='mpirun')
-        raise UserValueError(f'--launcher {args.launcher} is for processes started by {how[args.launcher]}: '
-                             f'{", ".join(missing)} not set.')
+        raise UserValueError(
+            f'--launcher {args.launcher} is for processes started by {how[args.launcher]}: '
+            f'{", ".join(missing)} not set.'
+        )
     check_gpus(max(local_rank() + 1, int(os.environ.get('LOCAL_WORLD_SIZE', 1))), device)

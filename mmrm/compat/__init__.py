@@ -12,6 +12,7 @@ repaired, a module can be deleted together with its name below.
 :mod:`~mmrm.compat.multimodal`
     mmpretrain beside transformers 5.
 """
+
 from . import checkpoints, multimodal, ops, scopes
 
 REPAIRS = (ops, checkpoints, scopes, multimodal)

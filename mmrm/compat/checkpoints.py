@@ -7,6 +7,7 @@ loads through mmengine (``resume``, ``load_from``, ``init_cfg``, also from the w
 Files are checked as :func:`mmrm.utils.checkpoints.read_checkpoint` does it, checksums included.
 On older torch mmengine's loader stays as it is; :func:`mmrm.utils.checkpoints.read_checkpoint` refuses there too.
 """
+
 import functools
 import os
 import pickle
@@ -58,6 +59,7 @@ def statistic(owner: type, name: str) -> Callable:
     to all there is in a process. So this look-up of four names answers under the name of ``getattr``.
     """
     from mmengine.logging import HistoryBuffer
+
     if owner is not HistoryBuffer or name not in STATISTICS:
         _refuse(f'getattr({owner!r}, {name!r})')
     return getattr(HistoryBuffer, name)
@@ -81,8 +83,10 @@ def allowed() -> List[Callable]:
     NumPy's functions are known under the names of NumPy 1 and 2, so that one reads what the other wrote.
     """
     from mmengine.logging import HistoryBuffer
+
     numpy = [
-        _as(f'{module}.{name}', function) for module in ('numpy.core.multiarray', 'numpy._core.multiarray')
+        _as(f'{module}.{name}', function)
+        for module in ('numpy.core.multiarray', 'numpy._core.multiarray')
         for name, function in (('_reconstruct', empty_array), ('scalar', number))
     ]
     types = sorted({type(np.dtype(code)) for code in NUMBERS}, key=str)
@@ -113,12 +117,14 @@ def needed() -> bool:
     if not hasattr(torch.serialization, 'add_safe_globals'):
         return False
     from mmengine.runner.checkpoint import CheckpointLoader
+
     return not hasattr(CheckpointLoader.load_checkpoint, 'strict')
 
 
 def apply() -> None:
     """Extend torch's allow-list and hold mmengine's loader to it."""
     from mmengine.runner import checkpoint
+
     torch.serialization.add_safe_globals(allowed())
     if hasattr(checkpoint, '_safe_torch_load'):
         checkpoint._safe_torch_load = _load
@@ -127,6 +133,7 @@ def apply() -> None:
     @functools.wraps(inner)
     def load_checkpoint(cls, filename, *args, **kwargs):
         from ..utils.checkpoints import check_content, check_file, read_checkpoint, refusal
+
         local = os.path.exists(os.path.expanduser(filename))
         if local:
             check_file(filename)

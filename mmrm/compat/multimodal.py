@@ -4,6 +4,7 @@ With transformers installed, mmpretrain imports its multi-modal models. They ask
 names that transformers 5 no longer has there, and then the import of mmpretrain fails as a whole. Without the
 multi-modal models, which ask for the older transformers when they are built, everything else works.
 """
+
 import importlib.util
 from pathlib import Path
 
@@ -23,11 +24,16 @@ def needed() -> bool:
     if importlib.util.find_spec('mmpretrain') is None or importlib.util.find_spec('transformers') is None:
         return False
     from mmpretrain.utils import dependency
-    return (dependency.WITH_MULTIMODAL and NAME in _source('mmpretrain', 'models/multimodal/blip/language_model.py')
-            and NAME not in _source('transformers', 'modeling_utils.py'))
+
+    return (
+        dependency.WITH_MULTIMODAL
+        and NAME in _source('mmpretrain', 'models/multimodal/blip/language_model.py')
+        and NAME not in _source('transformers', 'modeling_utils.py')
+    )
 
 
 def apply() -> None:
     """Let mmpretrain register placeholders, as it does without transformers. Must come before ``mmpretrain.models``."""
     from mmpretrain.utils import dependency
+
     dependency.WITH_MULTIMODAL = False

@@ -8,6 +8,7 @@ only), on every device that torch and torchvision serve. Any other op can be imp
 The functions below have the names and the arguments of the compiled ones (``mmcv/ops/csrc/pytorch/pybind.cpp``); most
 write their result to a tensor that the caller made.
 """
+
 import importlib
 import importlib.util
 import sys
@@ -50,8 +51,16 @@ def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float, offset:
     return torch.ops.torchvision.nms(boxes.to(dtype), scores.to(dtype), iou_threshold)
 
 
-def softnms(boxes: torch.Tensor, scores: torch.Tensor, dets: torch.Tensor, iou_threshold: float, sigma: float,
-            min_score: float, method: int, offset: int) -> torch.Tensor:
+def softnms(
+    boxes: torch.Tensor,
+    scores: torch.Tensor,
+    dets: torch.Tensor,
+    iou_threshold: float,
+    sigma: float,
+    min_score: float,
+    method: int,
+    offset: int,
+) -> torch.Tensor:
     """Like :func:`nms`, but an overlapped box keeps a part of its score and goes only when that falls below a minimum.
 
     Args:
@@ -72,7 +81,7 @@ def softnms(boxes: torch.Tensor, scores: torch.Tensor, dets: torch.Tensor, iou_t
     keep = []
     while len(left):
         best = scores[left].argmax()
-        top, left = left[best], torch.cat((left[:best], left[best + 1:]))
+        top, left = left[best], torch.cat((left[:best], left[best + 1 :]))
         dets[len(keep)] = torch.cat((boxes[top], scores[top, None])).to(dets)
         keep.append(top)
         side = torch.min(bottom_right[left], bottom_right[top]) - torch.max(top_left[left], top_left[top]) + offset
@@ -81,8 +90,9 @@ def softnms(boxes: torch.Tensor, scores: torch.Tensor, dets: torch.Tensor, iou_t
         if method == 2:
             weight = torch.exp(-iou * iou / sigma)
         else:
-            weight = torch.where(iou >= iou_threshold, 1 - iou if method == 1 else torch.zeros_like(iou),
-                                 torch.ones_like(iou))
+            weight = torch.where(
+                iou >= iou_threshold, 1 - iou if method == 1 else torch.zeros_like(iou), torch.ones_like(iou)
+            )
         scores[left] *= weight
         left = left[scores[left] >= min_score]
     return torch.stack(keep) if keep else left
@@ -93,9 +103,19 @@ def _only_average(pool_mode: int) -> None:
         raise NotImplementedError(_message("roi_align with pool_mode='max'"))
 
 
-def roi_align_forward(input: torch.Tensor, rois: torch.Tensor, output: torch.Tensor, argmax_y: torch.Tensor,
-                      argmax_x: torch.Tensor, aligned_height: int, aligned_width: int, spatial_scale: float,
-                      sampling_ratio: int, pool_mode: int, aligned: bool) -> None:
+def roi_align_forward(
+    input: torch.Tensor,
+    rois: torch.Tensor,
+    output: torch.Tensor,
+    argmax_y: torch.Tensor,
+    argmax_x: torch.Tensor,
+    aligned_height: int,
+    aligned_width: int,
+    spatial_scale: float,
+    sampling_ratio: int,
+    pool_mode: int,
+    aligned: bool,
+) -> None:
     """Average bilinear samples of ``input`` in every bin of every box.
 
     Args:
@@ -111,20 +131,40 @@ def roi_align_forward(input: torch.Tensor, rois: torch.Tensor, output: torch.Ten
     _only_average(pool_mode)
     input = _wide(input)
     output.copy_(
-        torch.ops.torchvision.roi_align(input, rois.to(input.dtype), spatial_scale, aligned_height, aligned_width,
-                                        sampling_ratio, aligned))
+        torch.ops.torchvision.roi_align(
+            input, rois.to(input.dtype), spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned
+        )
+    )
 
 
-def roi_align_backward(grad_output: torch.Tensor, rois: torch.Tensor, argmax_y: torch.Tensor, argmax_x: torch.Tensor,
-                       grad_input: torch.Tensor, aligned_height: int, aligned_width: int, spatial_scale: float,
-                       sampling_ratio: int, pool_mode: int, aligned: bool) -> None:
+def roi_align_backward(
+    grad_output: torch.Tensor,
+    rois: torch.Tensor,
+    argmax_y: torch.Tensor,
+    argmax_x: torch.Tensor,
+    grad_input: torch.Tensor,
+    aligned_height: int,
+    aligned_width: int,
+    spatial_scale: float,
+    sampling_ratio: int,
+    pool_mode: int,
+    aligned: bool,
+) -> None:
     """Write the gradient of :func:`roi_align_forward` to ``grad_input``, ``(n, channels, height, width)``."""
     _only_average(pool_mode)
     grad_output = _wide(grad_output)
     grad_input.copy_(
-        torch.ops.torchvision._roi_align_backward(grad_output, rois.to(grad_output.dtype), spatial_scale,
-                                                  aligned_height, aligned_width, *grad_input.shape, sampling_ratio,
-                                                  aligned))
+        torch.ops.torchvision._roi_align_backward(
+            grad_output,
+            rois.to(grad_output.dtype),
+            spatial_scale,
+            aligned_height,
+            aligned_width,
+            *grad_input.shape,
+            sampling_ratio,
+            aligned,
+        )
+    )
 
 
 def _class_weight(weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -133,8 +173,9 @@ def _class_weight(weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return torch.where(known, weight[target.clamp(0, len(weight) - 1)], torch.ones_like(weight[:1]))[:, None]
 
 
-def sigmoid_focal_loss_forward(input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor, output: torch.Tensor,
-                               gamma: float, alpha: float) -> None:
+def sigmoid_focal_loss_forward(
+    input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, gamma: float, alpha: float
+) -> None:
     """Write ``-alpha (1 - p)^gamma log p`` for a sample's class, ``-(1 - alpha) p^gamma log(1 - p)`` for the others.
 
     Args:
@@ -147,18 +188,27 @@ def sigmoid_focal_loss_forward(input: torch.Tensor, target: torch.Tensor, weight
     logits = _wide(input)
     p, log_p, log_q = logits.sigmoid(), F.logsigmoid(logits), F.logsigmoid(-logits)
     positive = target[:, None] == torch.arange(logits.shape[1], device=target.device)
-    loss = -torch.where(positive, alpha * (1 - p)**gamma * log_p, (1 - alpha) * p**gamma * log_q)
+    loss = -torch.where(positive, alpha * (1 - p) ** gamma * log_p, (1 - alpha) * p**gamma * log_q)
     output.copy_(loss * _class_weight(weight, target) if weight.numel() else loss)
 
 
-def sigmoid_focal_loss_backward(input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor,
-                                grad_input: torch.Tensor, gamma: float, alpha: float) -> None:
+def sigmoid_focal_loss_backward(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor,
+    grad_input: torch.Tensor,
+    gamma: float,
+    alpha: float,
+) -> None:
     """Write the derivative of :func:`sigmoid_focal_loss_forward` with respect to each logit to ``grad_input``."""
     logits = _wide(input)
     p, log_p, log_q = logits.sigmoid(), F.logsigmoid(logits), F.logsigmoid(-logits)
     positive = target[:, None] == torch.arange(logits.shape[1], device=target.device)
-    grad = -torch.where(positive, alpha * (1 - p)**gamma * (1 - p - gamma * p * log_p),
-                        (1 - alpha) * p**gamma * (gamma * (1 - p) * log_q - p))
+    grad = -torch.where(
+        positive,
+        alpha * (1 - p) ** gamma * (1 - p - gamma * p * log_p),
+        (1 - alpha) * p**gamma * (gamma * (1 - p) * log_q - p),
+    )
     grad_input.copy_(grad * _class_weight(weight, target) if weight.numel() else grad)
 
 
@@ -172,23 +222,35 @@ def get_compiling_cuda_version() -> str:
     return 'none'
 
 
-SERVED = (nms, softnms, roi_align_forward, roi_align_backward, sigmoid_focal_loss_forward, sigmoid_focal_loss_backward,
-          get_compiler_version, get_compiling_cuda_version)
+SERVED = (
+    nms,
+    softnms,
+    roi_align_forward,
+    roi_align_backward,
+    sigmoid_focal_loss_forward,
+    sigmoid_focal_loss_backward,
+    get_compiler_version,
+    get_compiling_cuda_version,
+)
 
 
 def _message(op: str) -> str:
     import mmcv
+
     onedl = _installed('onedl-mmcv')
     old, new = ('onedl-mmcv', 'onedl-mmcv') if onedl else ('mmcv-lite', 'mmcv')
-    return (f'mmcv op {op} needs mmcv\'s compiled extension, which is not installed: without it mmrm serves only nms, '
-            'soft_nms, roi_align (average) and sigmoid_focal_loss. To get a compiled mmcv (mmrm leaves it alone): '
-            f'"pip uninstall {old}", then "MMCV_WITH_OPS=1 pip install --no-build-isolation --no-binary {new} '
-            f'{new}=={mmcv.__version__}" (needs a C++ compiler, for CUDA also nvcc; '
-            'https://mmcv.readthedocs.io/en/latest/get_started/build.html).')
+    return (
+        f"mmcv op {op} needs mmcv's compiled extension, which is not installed: without it mmrm serves only nms, "
+        'soft_nms, roi_align (average) and sigmoid_focal_loss. To get a compiled mmcv (mmrm leaves it alone): '
+        f'"pip uninstall {old}", then "MMCV_WITH_OPS=1 pip install --no-build-isolation --no-binary {new} '
+        f'{new}=={mmcv.__version__}" (needs a C++ compiler, for CUDA also nvcc; '
+        'https://mmcv.readthedocs.io/en/latest/get_started/build.html).'
+    )
 
 
 def _installed(distribution: str) -> bool:
     from importlib.metadata import PackageNotFoundError, version
+
     try:
         return bool(version(distribution))
     except PackageNotFoundError:
@@ -240,19 +302,25 @@ def needed() -> bool:
 def apply() -> None:
     """Install the stand-in as ``mmcv._ext``, and say so where the user might be surprised."""
     import torchvision  # noqa: F401  registers torch.ops.torchvision
+
     reason = _why_absent()
     if reason is None:
         return
     if reason:
         warnings.warn(
-            f'mmcv\'s compiled extension is installed but cannot be loaded ({reason.strip()}). mmrm serves nms, '
+            f"mmcv's compiled extension is installed but cannot be loaded ({reason.strip()}). mmrm serves nms, "
             'soft_nms, roi_align and sigmoid_focal_loss instead; rebuild mmcv for this torch to get the other ops.',
-            RuntimeWarning, stacklevel=2)
+            RuntimeWarning,
+            stacklevel=2,
+        )
     early = sorted(name for name in USERS if name in sys.modules)
     if early:
         warnings.warn(
             f'{", ".join(early)} was imported before mmrm, when there was no mmcv.ops yet, and may fail with "requires '
-            'mmcv to be compiled with ops". Put "import mmrm" first.', RuntimeWarning, stacklevel=2)
+            'mmcv to be compiled with ops". Put "import mmrm" first.',
+            RuntimeWarning,
+            stacklevel=2,
+        )
     module = StandIn()
     sys.modules[NAME] = module
     sys.modules['mmcv']._ext = module

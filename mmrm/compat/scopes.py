@@ -4,6 +4,7 @@ mmengine looks for the distribution that it believes a module comes from (``mmse
 OneDL's, which has another name; and mmengine 0.10.7 asks ``pkg_resources``, which setuptools 82 no longer has and
 earlier ones warn of at every config. Python itself knows where a module is.
 """
+
 import functools
 import importlib
 import importlib.util
@@ -29,6 +30,7 @@ def _distributed(package: str) -> bool:
 def needed() -> bool:
     """Whether :func:`apply` has not been here: no mmengine knows ``mmrm::`` by itself."""
     from mmengine.config import Config
+
     return not hasattr(Config._get_cfg_path, 'serves_mmrm')
 
 
@@ -36,6 +38,7 @@ def apply() -> None:
     """Teach mmengine where the packages are, as far as it does not know."""
     from mmengine.config.utils import MODULE2PACKAGE
     from mmengine.utils import package_utils
+
     for module, package in list(MODULE2PACKAGE.items()):
         if module != package and not _distributed(package) and _importable(module):
             MODULE2PACKAGE[module] = module
@@ -73,6 +76,7 @@ def _do_without_pkg_resources(module_of: dict) -> None:
 def _serve_own_configs() -> None:
     """Answer ``mmrm::<regulariser>/<name>.py`` from the checkout or the installed package."""
     from mmengine.config import Config
+
     inner = Config._get_cfg_path
 
     @functools.wraps(inner)

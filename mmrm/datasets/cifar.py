@@ -3,6 +3,7 @@
 Both kinds of file are pickles, which can run code when they are opened: every file is compared with a known checksum
 first, and a file with another one is never opened.
 """
+
 import hashlib
 from collections import Counter
 from pathlib import Path
@@ -60,15 +61,20 @@ def known_sums(dataset: type) -> Dict[str, List[str]]:
 
 class _CheckedCIFAR:
     """Looks at the files first: what is missing or broken is an error that names it, before anything is opened."""
+
     rewritten: Dict[str, str] = {}
     how_to_get = ''
 
-    def __init__(self, data_root: str = '', *args, download: bool = False,
-                 per_class: Optional[Sequence[int]] = None, **kwargs):
+    def __init__(
+        self, data_root: str = '', *args, download: bool = False, per_class: Optional[Sequence[int]] = None, **kwargs
+    ):
         self.per_class = per_class
         if per_class is not None and not (
-                isinstance(per_class, (list, tuple)) and len(per_class) == 2
-                and all(isinstance(number, int) for number in per_class) and 0 <= per_class[0] < per_class[1]):
+            isinstance(per_class, (list, tuple))
+            and len(per_class) == 2
+            and all(isinstance(number, int) for number in per_class)
+            and 0 <= per_class[0] < per_class[1]
+        ):
             raise UserValueError(f'per_class={per_class!r} must be (first, past the last), such as (0, 500).')
         super().__init__(str(find(data_root)) if data_root else '', *args, download=download, **kwargs)
 
@@ -117,6 +123,7 @@ class RMCIFAR10(_CheckedCIFAR, CIFAR10):
             order of the files, which is random. Defaults to None, all.
         **kwargs: Other arguments of :class:`mmpretrain.datasets.CIFAR10`.
     """
+
     rewritten = REWRITTEN
     how_to_get = 'See docs/data.md; `python tools/get_cifar10.py` brings it, MMRM_DATA moves the data folder.'
 
@@ -127,4 +134,5 @@ class RMCIFAR100(_CheckedCIFAR, CIFAR100):
 
     Args: As :class:`RMCIFAR10`.
     """
+
     how_to_get = 'See docs/data.md; MMRM_DATA moves the data folder.'

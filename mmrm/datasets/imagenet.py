@@ -1,4 +1,5 @@
 """ImageNet, with its folders looked at first."""
+
 from pathlib import Path
 
 from mmpretrain.datasets import ImageNet

@@ -1,4 +1,5 @@
 """A seed for every sample: what its transforms draw depends on where it stands in the epoch, on nothing else."""
+
 import contextlib
 from typing import Any, List, NamedTuple, Tuple
 
@@ -12,6 +13,7 @@ class Draw(NamedTuple):
 
     The seed travels with the index, because a worker that persists holds an old copy of the data set.
     """
+
     index: Any
     seed: Tuple[int, ...]
 
@@ -55,4 +57,4 @@ class SeededDataset(Dataset):
         return type(self._dataset)
 
     def __reduce__(self):
-        return SeededDataset, (self._dataset, )
+        return SeededDataset, (self._dataset,)

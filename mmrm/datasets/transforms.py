@@ -2,6 +2,7 @@
 
 Images are uint8 ``(H, W, 3)`` arrays in BGR, as mmcv loads them.
 """
+
 from typing import Tuple
 
 import cv2
@@ -86,7 +87,7 @@ class RMRandomResizedCrop(RandomResizedCrop):
     def transform(self, results: dict) -> dict:
         """Crop and resize ``results['img']``."""
         top, left, height, width = self.rand_crop_params(results['img'])
-        crop = results['img'][top:top + height, left:left + width]
+        crop = results['img'][top : top + height, left : left + width]
         results['img'] = resize(crop, tuple(self.scale), self.interpolation)
         results['img_shape'] = results['img'].shape
         return results
@@ -102,7 +103,7 @@ class RMColorJitter(BaseTransform):
         brightness, contrast, saturation (float): A factor is drawn from ``[max(0, 1 - x), 1 + x]``. Default to 0.
     """
 
-    def __init__(self, brightness: float = 0., contrast: float = 0., saturation: float = 0.):
+    def __init__(self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0):
         self.ranges = dict(brightness=brightness, contrast=contrast, saturation=saturation)
         for name, value in self.ranges.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:

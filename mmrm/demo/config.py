@@ -1,4 +1,5 @@
 """The configs of the demo."""
+
 import logging
 import os
 from pathlib import Path

@@ -4,6 +4,7 @@ Every number comes from the shipped tools: ``tools/train.py`` and ``tools/test.p
 thread each, as many side by side as there are cores. Each of them is a :class:`Stage` with a folder in the work dir;
 what it found is kept there, so that a second call goes on where the first one ended.
 """
+
 import contextlib
 import dataclasses
 import hashlib
@@ -50,6 +51,7 @@ class Stage:
         weights: The pretraining that its backbone comes from.
         train: Whether it trains, or only tests a network as it was initialised.
     """
+
     name: str
     config: str
     metric: str
@@ -60,8 +62,10 @@ class Stage:
 
 
 def _downstream(network: str, metric: str, scale: float, cost: int) -> List[Stage]:
-    stages = [Stage(f'{network}/{name}', f'{network}_r18', metric, scale, cost, None if name == 'random' else name)
-              for name in ('baseline', 'rm', 'random')]
+    stages = [
+        Stage(f'{network}/{name}', f'{network}_r18', metric, scale, cost, None if name == 'random' else name)
+        for name in ('baseline', 'rm', 'random')
+    ]
     return stages + [Stage(f'{network}/untrained', f'{network}_r18', metric, scale, cost=2, train=False)]
 
 
@@ -77,10 +81,12 @@ COLUMNS = ('untrained', *WEIGHTS)
 
 
 # --------------------------------------------------------------------------------------------------------- the demo
-def run_demo(work_dir: Union[str, Path, None] = None,
-             jobs: Optional[int] = None,
-             quick: bool = False,
-             console: Optional[Console] = None) -> dict:
+def run_demo(
+    work_dir: Union[str, Path, None] = None,
+    jobs: Optional[int] = None,
+    quick: bool = False,
+    console: Optional[Console] = None,
+) -> dict:
     """Run what is not done yet, then write and print the table and draw the picture.
 
     Args:
@@ -113,12 +119,15 @@ def run_demo(work_dir: Union[str, Path, None] = None,
         if ran or not picture.exists():
             with console.status('Drawing the picture'):
                 from .picture import draw
+
                 draw(work_dir, results, picture)
         console.print(table_for_console(table))
         if quick:
             console.print('A quick run shows that every step works; its numbers mean nothing.')
-        console.print(f'{len(ran)} of {len(STAGES)} stages ran now, in {clock(time.monotonic() - started)}; '
-                      f'{len(STAGES) - len(ran)} were done before.')
+        console.print(
+            f'{len(ran)} of {len(STAGES)} stages ran now, in {clock(time.monotonic() - started)}; '
+            f'{len(STAGES) - len(ran)} were done before.'
+        )
         console.print(f'Picture: {picture}\nTable:   {work_dir / "table.md"}', soft_wrap=True, highlight=False)
     return results
 
@@ -134,14 +143,17 @@ def claimed(work_dir: Path) -> Iterator[None]:
     if work_dir.exists() and not work_dir.is_dir():
         raise UserFileError(f'--work-dir {work_dir} is a file; a folder is needed.')
     if work_dir.is_dir() and any(path.name != LOCK for path in work_dir.iterdir()) and not marker.exists():
-        raise UserFileError(f'--work-dir {work_dir} holds files that are not the demo\'s. They are left as they are; '
-                            'choose another folder.')
+        raise UserFileError(
+            f"--work-dir {work_dir} holds files that are not the demo's. They are left as they are; "
+            'choose another folder.'
+        )
     try:
         work_dir.mkdir(parents=True, exist_ok=True)
         held.enter_context(locked(work_dir / LOCK))
     except LockedError as error:
-        raise UserFileError(f'another demo is running in {work_dir}: {error.holder}. Wait for it, or choose another '
-                            '--work-dir.') from None
+        raise UserFileError(
+            f'another demo is running in {work_dir}: {error.holder}. Wait for it, or choose another --work-dir.'
+        ) from None
     except OSError as error:
         raise UserFileError(f'--work-dir {work_dir} cannot be written: {error.strerror}.') from error
     with held:
@@ -176,16 +188,26 @@ class Plan:
         self.epochs: Dict[str, int] = {}
         self.iterations: Dict[str, int] = {}
         self.stamps: Dict[str, str] = {}
-        code = [(paths.PACKAGE / f'{name}.py').read_text()
-                for name in ('core', 'models/batch_augments', 'models/heads', 'models/data_preprocessor')]
+        code = [
+            (paths.PACKAGE / f'{name}.py').read_text()
+            for name in ('core', 'models/batch_augments', 'models/heads', 'models/data_preprocessor')
+        ]
         configs = {name: read_config(name, MMRM_WORLD='world') for name in {stage.config for stage in STAGES}}
         for stage in STAGES:
             config = configs[stage.config]
             count = world['classification' if stage.name.startswith('pretrain') else 'scenes'][0]
             self.epochs[stage.name] = 1 if quick else config.train_cfg.max_epochs
             self.iterations[stage.name] = self.epochs[stage.name] * -(-count // config.train_dataloader.batch_size)
-            made_of = [stage.name, VERSION, world, quick, config.to_dict(), code, versions(),
-                       self.stamps.get(f'pretrain/{stage.weights}')]
+            made_of = [
+                stage.name,
+                VERSION,
+                world,
+                quick,
+                config.to_dict(),
+                code,
+                versions(),
+                self.stamps.get(f'pretrain/{stage.weights}'),
+            ]
             self.stamps[stage.name] = hashlib.sha256(json.dumps(made_of, default=str).encode()).hexdigest()[:16]
 
     def folder(self, stage: Stage) -> Path:
@@ -209,7 +231,8 @@ class Plan:
     def ready(self, stage: Stage) -> bool:
         """Whether the weights that a stage starts from are there."""
         return stage.weights is None or any(
-            self.done(other) for other in STAGES if other.name == f'pretrain/{stage.weights}')
+            self.done(other) for other in STAGES if other.name == f'pretrain/{stage.weights}'
+        )
 
     def environment(self, stage: Stage) -> dict:
         """The variables that the configs read; paths are relative to the work dir, where the processes run."""
@@ -222,13 +245,28 @@ class Plan:
         if not stage.train:
             checkpoint = f'{stage.name}/untrained.pth'
             save = 'import sys; from mmrm.demo.stages import save_untrained; save_untrained(*sys.argv[1:])'
-            return [[sys.executable, '-c', save, config, checkpoint],
-                    [sys.executable, str(tools / 'test.py'), config, checkpoint, *common, '--overwrite', '--out',
-                     f'{stage.name}/metrics.json']]
+            return [
+                [sys.executable, '-c', save, config, checkpoint],
+                [
+                    sys.executable,
+                    str(tools / 'test.py'),
+                    config,
+                    checkpoint,
+                    *common,
+                    '--overwrite',
+                    '--out',
+                    f'{stage.name}/metrics.json',
+                ],
+            ]
         command = [sys.executable, str(tools / 'train.py'), config, *common, '--resume', 'auto']
         if self.quick:
-            command += ['--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1',
-                        'default_hooks.checkpoint.interval=1', 'default_hooks.logger.interval=1']
+            command += [
+                '--cfg-options',
+                'train_cfg.max_epochs=1',
+                'train_cfg.val_interval=1',
+                'default_hooks.checkpoint.interval=1',
+                'default_hooks.logger.interval=1',
+            ]
         return [command]
 
     def logged(self, stage: Stage) -> Logged:
@@ -237,8 +275,11 @@ class Plan:
 
     def curve(self, stage: Stage) -> Dict[int, float]:
         """Epoch -> result in percent."""
-        return {epoch: metrics[stage.metric] * stage.scale for epoch, metrics in self.logged(stage).validations.items()
-                if stage.metric in metrics}
+        return {
+            epoch: metrics[stage.metric] * stage.scale
+            for epoch, metrics in self.logged(stage).validations.items()
+            if stage.metric in metrics
+        }
 
     def value(self, stage: Stage) -> Optional[float]:
         """The result in percent: of the last epoch, or of the test; None if there is none."""
@@ -273,12 +314,20 @@ class Process:
         """
         # One thread each makes a run the same on every number of cores; the parent's number ends a child with it.
         modules = os.pathsep.join(filter(None, [str(paths.PACKAGE.parent), os.environ.get('PYTHONPATH')]))
-        env = dict(os.environ, OMP_NUM_THREADS='1', MKL_NUM_THREADS='1', MMRM_PARENT=str(os.getpid()),
-                   PYTHONUNBUFFERED='1', PYTHONPATH=modules, **self.plan.environment(self.stage))
+        env = dict(
+            os.environ,
+            OMP_NUM_THREADS='1',
+            MKL_NUM_THREADS='1',
+            MMRM_PARENT=str(os.getpid()),
+            PYTHONUNBUFFERED='1',
+            PYTHONPATH=modules,
+            **self.plan.environment(self.stage),
+        )
         for command in self.plan.commands(self.stage):
             with open(self.log, 'ab') as log:
                 process = start(
-                    command, cwd=self.plan.work_dir, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                    command, cwd=self.plan.work_dir, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
             code = process.wait()
             if code:
                 last = ''.join(self.log.read_text(errors='replace').splitlines(keepends=True)[-12:])
@@ -311,11 +360,17 @@ def finish(plan: Plan, process: Process) -> bool:
         raise UserError(f'{stage.name} gave no {stage.metric}; see {process.log}')
     if stage.name.startswith('pretrain/'):
         from ..weights import export_backbone
+
         weights = plan.work_dir / 'weights'
         weights.mkdir(exist_ok=True)
         export_backbone(plan.folder(stage), weights / f'{stage.name.split("/")[1]}.pth', overwrite=True)
-    plan.write(stage, value=value, curve=plan.curve(stage), seconds=round(time.monotonic() - process.started, 1),
-               resumed=process.resumed)
+    plan.write(
+        stage,
+        value=value,
+        curve=plan.curve(stage),
+        seconds=round(time.monotonic() - process.started, 1),
+        resumed=process.resumed,
+    )
     return True
 
 
@@ -360,9 +415,17 @@ class Display:
         self.cost = {stage.name: stage.cost for stage in STAGES if stage.name in names}
         self.finished: Dict[str, int] = {}
         self.bars = Progress(
-            TextColumn('{task.description:<18}'), BarColumn(12), TextColumn('{task.percentage:>3.0f} %'),
-            TimeElapsedColumn(), TextColumn('left'), TimeRemainingColumn(), TextColumn('{task.fields[said]}'),
-            console=console, disable=not console.is_terminal, speed_estimate_period=120)
+            TextColumn('{task.description:<18}'),
+            BarColumn(12),
+            TextColumn('{task.percentage:>3.0f} %'),
+            TimeElapsedColumn(),
+            TextColumn('left'),
+            TimeRemainingColumn(),
+            TextColumn('{task.fields[said]}'),
+            console=console,
+            disable=not console.is_terminal,
+            speed_estimate_period=120,
+        )
         self.all = self.bars.add_task('all', total=sum(self.cost.values()), said='')
         self.tasks: dict = {}
         self.told = time.monotonic()
@@ -413,6 +476,7 @@ class Display:
 # ---------------------------------------------------------------------------------------------------------- results
 def make_table(results: Dict[str, dict]) -> List[List[str]]:
     """The table as text: a header, a row of results for each network, and their times."""
+
     def cell(name: str) -> str:
         known = results.get(name, {})
         return f'{known["value"]:.1f}' if 'value' in known else ''
@@ -444,9 +508,12 @@ def table_as_markdown(rows: List[List[str]], quick: bool = False) -> str:
     """The table for a page."""
     lines = ['| ' + ' | '.join(row) + ' |' for row in rows]
     lines.insert(1, '|---' + '|---:' * (len(rows[0]) - 1) + '|')
-    lines += ['', 'Held-out images, in percent, by where the backbone comes from. One seed and one small generated '
-              'world: this shows the pipeline, not which method is better. A star marks a time that leaves '
-              'out what ran before an interruption.']
+    lines += [
+        '',
+        'Held-out images, in percent, by where the backbone comes from. One seed and one small generated '
+        'world: this shows the pipeline, not which method is better. A star marks a time that leaves '
+        'out what ran before an interruption.',
+    ]
     if quick:
         lines += ['', 'A quick run: one epoch each, the numbers mean nothing.']
     return '\n'.join(lines) + '\n'
@@ -458,6 +525,7 @@ def save_untrained(config: str, out: str, seed: int = 0) -> None:
     import torch
     from mmengine.config import Config
     from mmengine.registry import MODELS, init_default_scope
+
     torch.manual_seed(seed)
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
@@ -474,6 +542,5 @@ def versions() -> Dict[str, str]:
     import mmpretrain
     import mmseg
     import torch
+
     return {module.__name__: module.__version__ for module in (mmcv, mmdet, mmengine, mmpretrain, mmseg, torch)}
-
-

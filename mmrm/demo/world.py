@@ -14,6 +14,7 @@ any config of theirs) read it without a change::
 
 Objects never overlap, so a polygon tells an object's pixels exactly: boxes, areas and maps all come from one mask.
 """
+
 import json
 import os
 import shutil
@@ -42,14 +43,7 @@ THINGS = {
     'vase': (86, 136),
 }
 # Name in ADE20K -> (COCO-Stuff category id, ADE20K pixel value).
-STUFF = {
-    'floor': (117, 4),
-    'grass': (124, 10),
-    'sand': (154, 47),
-    'sea': (155, 27),
-    'sky': (157, 3),
-    'wall': (171, 1),
-}
+STUFF = {'floor': (117, 4), 'grass': (124, 10), 'sand': (154, 47), 'sea': (155, 27), 'sky': (157, 3), 'wall': (171, 1)}
 CLASSES = tuple(THINGS)
 # The order of mmseg's labels when a config asks for these classes only.
 SEG_CLASSES = CLASSES + tuple(STUFF)
@@ -57,15 +51,87 @@ SEG_CLASSES = CLASSES + tuple(STUFF)
 # The ids that COCO left out of 1..90, and its 80 names in the order of the rest.
 _COCO_GAPS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
 _COCO_NAMES = (
-    'person', 'bicycle', 'car', 'motorcycle', 'airplane', 'bus', 'train', 'truck', 'boat', 'traffic light',
-    'fire hydrant', 'stop sign', 'parking meter', 'bench', 'bird', 'cat', 'dog', 'horse', 'sheep', 'cow',
-    'elephant', 'bear', 'zebra', 'giraffe', 'backpack', 'umbrella', 'handbag', 'tie', 'suitcase', 'frisbee',
-    'skis', 'snowboard', 'sports ball', 'kite', 'baseball bat', 'baseball glove', 'skateboard', 'surfboard',
-    'tennis racket', 'bottle', 'wine glass', 'cup', 'fork', 'knife', 'spoon', 'bowl', 'banana', 'apple',
-    'sandwich', 'orange', 'broccoli', 'carrot', 'hot dog', 'pizza', 'donut', 'cake', 'chair', 'couch',
-    'potted plant', 'bed', 'dining table', 'toilet', 'tv', 'laptop', 'mouse', 'remote', 'keyboard',
-    'cell phone', 'microwave', 'oven', 'toaster', 'sink', 'refrigerator', 'book', 'clock', 'vase', 'scissors',
-    'teddy bear', 'hair drier', 'toothbrush')
+    'person',
+    'bicycle',
+    'car',
+    'motorcycle',
+    'airplane',
+    'bus',
+    'train',
+    'truck',
+    'boat',
+    'traffic light',
+    'fire hydrant',
+    'stop sign',
+    'parking meter',
+    'bench',
+    'bird',
+    'cat',
+    'dog',
+    'horse',
+    'sheep',
+    'cow',
+    'elephant',
+    'bear',
+    'zebra',
+    'giraffe',
+    'backpack',
+    'umbrella',
+    'handbag',
+    'tie',
+    'suitcase',
+    'frisbee',
+    'skis',
+    'snowboard',
+    'sports ball',
+    'kite',
+    'baseball bat',
+    'baseball glove',
+    'skateboard',
+    'surfboard',
+    'tennis racket',
+    'bottle',
+    'wine glass',
+    'cup',
+    'fork',
+    'knife',
+    'spoon',
+    'bowl',
+    'banana',
+    'apple',
+    'sandwich',
+    'orange',
+    'broccoli',
+    'carrot',
+    'hot dog',
+    'pizza',
+    'donut',
+    'cake',
+    'chair',
+    'couch',
+    'potted plant',
+    'bed',
+    'dining table',
+    'toilet',
+    'tv',
+    'laptop',
+    'mouse',
+    'remote',
+    'keyboard',
+    'cell phone',
+    'microwave',
+    'oven',
+    'toaster',
+    'sink',
+    'refrigerator',
+    'book',
+    'clock',
+    'vase',
+    'scissors',
+    'teddy bear',
+    'hair drier',
+    'toothbrush',
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- drawing
@@ -82,30 +148,108 @@ def _mirrored(right: Sequence[Tuple[float, float]]) -> list:
 # Name -> (outline, details): polygons in [-1, 1] x [-1, 1], y down; a detail is a (polygon, shade) painted inside the
 # outline, its shade a grey, a BGR colour, or a factor on the object's own colour.
 _SHAPES = {
-    'airplane': (_mirrored([(0, -1), (.14, -.8), (.16, -.25), (.95, .2), (.95, .42), (.15, .2), (.12, .65), (.42, .85),
-                            (.42, 1), (0, .92)]), [(_disc(0, -.62, .09, 8), 0.5)]),
-    'bus': ([(-1, -.55), (.85, -.55), (1, -.4), (1, .4), (.75, .4), (.72, .55), (.6, .62), (.48, .55), (.45, .4),
-             (-.4, .4), (-.43, .55), (-.55, .62), (-.67, .55), (-.7, .4), (-1, .4)],
-            [([(-.88, -.38), (-.4, -.38), (-.4, -.02), (-.88, -.02)], (235, 235, 225)),
-             ([(-.3, -.38), (.2, -.38), (.2, -.02), (-.3, -.02)], (235, 235, 225)),
-             ([(.3, -.38), (.88, -.38), (.88, -.02), (.3, -.02)], (235, 235, 225)),
-             (_disc(-.55, .42, .2, 12), (30, 30, 30)), (_disc(.6, .42, .2, 12), (30, 30, 30))]),
-    'boat': ([(-.05, -1), (.05, -1), (.7, .25), (.08, .3), (.08, .42), (1, .42), (.65, .95), (-.65, .95), (-1, .42),
-              (-.05, .42)], [([(.05, -1), (.7, .25), (.08, .3)], (240, 240, 240))]),
-    'traffic light': ([(-.36, -.92), (-.28, -1), (.28, -1), (.36, -.92), (.36, .92), (.28, 1), (-.28, 1), (-.36, .92)],
-                      [(_disc(0, -.62, .22), (40, 40, 235)), (_disc(0, 0, .22), (40, 215, 245)),
-                       (_disc(0, .62, .22), (80, 200, 60))]),
-    'bottle': (_mirrored([(.12, -1), (.15, -.92), (.13, -.5), (.34, -.2), (.36, .92), (.28, 1)]),
-               [([(-.37, .1), (.37, .1), (.37, .62), (-.37, .62)], (225, 230, 235))]),
-    'chair': ([(-.6, -1), (-.4, -1), (-.36, -.05), (.6, -.05), (.6, 1), (.42, 1), (.4, .22), (-.4, .22),
-               (-.42, 1), (-.6, 1)],
-              [([(-.4, -.05), (.6, -.05), (.6, .1), (-.4, .1)], 0.6)]),
-    'clock': (_disc(0, 0, 1, 28), [(_disc(0, 0, .78, 24), (240, 240, 240)),
-                                  ([(-.07, .1), (-.07, -.62), (.07, -.62), (.07, .1)], (20, 20, 20)),
-                                  ([(-.05, -.07), (.5, .24), (.44, .36), (-.05, .07)], (20, 20, 20))]),
-    'vase': (_mirrored([(.42, -1), (.2, -.82), (.2, -.5), (.55, -.2), (.68, .2), (.5, .7), (.3, .9), (.34, 1)]),
-             [([(-.7, -.05), (.7, -.05), (.7, .1), (-.7, .1)], 0.5),
-              ([(-.7, .3), (.7, .3), (.7, .42), (-.7, .42)], 0.5)]),
+    'airplane': (
+        _mirrored(
+            [
+                (0, -1),
+                (0.14, -0.8),
+                (0.16, -0.25),
+                (0.95, 0.2),
+                (0.95, 0.42),
+                (0.15, 0.2),
+                (0.12, 0.65),
+                (0.42, 0.85),
+                (0.42, 1),
+                (0, 0.92),
+            ]
+        ),
+        [(_disc(0, -0.62, 0.09, 8), 0.5)],
+    ),
+    'bus': (
+        [
+            (-1, -0.55),
+            (0.85, -0.55),
+            (1, -0.4),
+            (1, 0.4),
+            (0.75, 0.4),
+            (0.72, 0.55),
+            (0.6, 0.62),
+            (0.48, 0.55),
+            (0.45, 0.4),
+            (-0.4, 0.4),
+            (-0.43, 0.55),
+            (-0.55, 0.62),
+            (-0.67, 0.55),
+            (-0.7, 0.4),
+            (-1, 0.4),
+        ],
+        [
+            ([(-0.88, -0.38), (-0.4, -0.38), (-0.4, -0.02), (-0.88, -0.02)], (235, 235, 225)),
+            ([(-0.3, -0.38), (0.2, -0.38), (0.2, -0.02), (-0.3, -0.02)], (235, 235, 225)),
+            ([(0.3, -0.38), (0.88, -0.38), (0.88, -0.02), (0.3, -0.02)], (235, 235, 225)),
+            (_disc(-0.55, 0.42, 0.2, 12), (30, 30, 30)),
+            (_disc(0.6, 0.42, 0.2, 12), (30, 30, 30)),
+        ],
+    ),
+    'boat': (
+        [
+            (-0.05, -1),
+            (0.05, -1),
+            (0.7, 0.25),
+            (0.08, 0.3),
+            (0.08, 0.42),
+            (1, 0.42),
+            (0.65, 0.95),
+            (-0.65, 0.95),
+            (-1, 0.42),
+            (-0.05, 0.42),
+        ],
+        [([(0.05, -1), (0.7, 0.25), (0.08, 0.3)], (240, 240, 240))],
+    ),
+    'traffic light': (
+        [(-0.36, -0.92), (-0.28, -1), (0.28, -1), (0.36, -0.92), (0.36, 0.92), (0.28, 1), (-0.28, 1), (-0.36, 0.92)],
+        [
+            (_disc(0, -0.62, 0.22), (40, 40, 235)),
+            (_disc(0, 0, 0.22), (40, 215, 245)),
+            (_disc(0, 0.62, 0.22), (80, 200, 60)),
+        ],
+    ),
+    'bottle': (
+        _mirrored([(0.12, -1), (0.15, -0.92), (0.13, -0.5), (0.34, -0.2), (0.36, 0.92), (0.28, 1)]),
+        [([(-0.37, 0.1), (0.37, 0.1), (0.37, 0.62), (-0.37, 0.62)], (225, 230, 235))],
+    ),
+    'chair': (
+        [
+            (-0.6, -1),
+            (-0.4, -1),
+            (-0.36, -0.05),
+            (0.6, -0.05),
+            (0.6, 1),
+            (0.42, 1),
+            (0.4, 0.22),
+            (-0.4, 0.22),
+            (-0.42, 1),
+            (-0.6, 1),
+        ],
+        [([(-0.4, -0.05), (0.6, -0.05), (0.6, 0.1), (-0.4, 0.1)], 0.6)],
+    ),
+    'clock': (
+        _disc(0, 0, 1, 28),
+        [
+            (_disc(0, 0, 0.78, 24), (240, 240, 240)),
+            ([(-0.07, 0.1), (-0.07, -0.62), (0.07, -0.62), (0.07, 0.1)], (20, 20, 20)),
+            ([(-0.05, -0.07), (0.5, 0.24), (0.44, 0.36), (-0.05, 0.07)], (20, 20, 20)),
+        ],
+    ),
+    'vase': (
+        _mirrored(
+            [(0.42, -1), (0.2, -0.82), (0.2, -0.5), (0.55, -0.2), (0.68, 0.2), (0.5, 0.7), (0.3, 0.9), (0.34, 1)]
+        ),
+        [
+            ([(-0.7, -0.05), (0.7, -0.05), (0.7, 0.1), (-0.7, 0.1)], 0.5),
+            ([(-0.7, 0.3), (0.7, 0.3), (0.7, 0.42), (-0.7, 0.42)], 0.5),
+        ],
+    ),
 }
 
 
@@ -158,11 +302,18 @@ def _transform(points: Sequence, scale: float, angle: float, flip: bool, centre:
 def _rasterise(polygon: np.ndarray, height: int, width: int) -> np.ndarray:
     """The pixels of a polygon by COCO's own rule: (height, width) bool."""
     from pycocotools import mask as coco_mask
+
     return coco_mask.decode(coco_mask.frPyObjects([polygon.ravel().tolist()], height, width))[..., 0].astype(bool)
 
 
-def _put_object(rng: np.random.RandomState, image: np.ndarray, free: np.ndarray, name: str, size: float,
-                centre: Optional[Sequence[float]] = None) -> Optional[_Object]:
+def _put_object(
+    rng: np.random.RandomState,
+    image: np.ndarray,
+    free: np.ndarray,
+    name: str,
+    size: float,
+    centre: Optional[Sequence[float]] = None,
+) -> Optional[_Object]:
     """Draw one object into ``image`` if its place is free, and mark the place as taken.
 
     Args:
@@ -222,6 +373,7 @@ def draw_object(rng: np.random.RandomState, name: str, size: int) -> np.ndarray:
 
 class Scene(NamedTuple):
     """A drawn scene."""
+
     image: np.ndarray  # (height, width, 3) uint8 BGR
     stuff: np.ndarray  # (height, width) position in STUFF, -1 for none
     objects: list  # of _Object
@@ -238,8 +390,9 @@ def draw_scene(rng: np.random.RandomState, width: int, height: int, crowd: bool 
     y, x = np.mgrid[:height, :width]
     horizon = rng.uniform(0.3, 0.7) * height + (x - width / 2) * rng.uniform(-0.3, 0.3)
     stuff = np.where(y < horizon, above, below)
-    image = np.where((y < horizon)[..., None], _ground(rng, names[above], height, width),
-                     _ground(rng, names[below], height, width))
+    image = np.where(
+        (y < horizon)[..., None], _ground(rng, names[above], height, width), _ground(rng, names[below], height, width)
+    )
     stuff[np.abs(y - horizon) < 1] = -1
 
     free, objects, crowds = np.ones((height, width), bool), [], []
@@ -251,7 +404,7 @@ def draw_scene(rng: np.random.RandomState, width: int, height: int, crowd: bool 
         tries += 1
     if crowd:
         name, size, parts = CLASSES[rng.randint(len(CLASSES))], 0.14 * side, []
-        for spot in np.argwhere(free)[::max(1, int(size) * width // 3)]:
+        for spot in np.argwhere(free)[:: max(1, int(size) * width // 3)]:
             drawn = _put_object(rng, image, free, name, size, spot[::-1]) if len(parts) < 8 else None
             parts += [drawn.mask] if drawn else []
         if parts:
@@ -293,8 +446,10 @@ def _annotation(mask: np.ndarray, name: str, **more) -> dict:
 def _annotations(scene: Scene, image_id: int, first_id: int) -> list:
     """The COCO annotations of a scene: polygons for objects, run lengths for crowds."""
     found = [_annotation(o.mask, o.name, iscrowd=0, segmentation=[o.polygon.ravel().tolist()]) for o in scene.objects]
-    found += [_annotation(mask, name, iscrowd=1, segmentation=dict(counts=_counts(mask), size=list(mask.shape)))
-              for name, mask in scene.crowds]
+    found += [
+        _annotation(mask, name, iscrowd=1, segmentation=dict(counts=_counts(mask), size=list(mask.shape)))
+        for name, mask in scene.crowds
+    ]
     return [dict(id=first_id + i, image_id=image_id, **each) for i, each in enumerate(found)]
 
 
@@ -343,12 +498,14 @@ def _check_numbers(name: str, value, count: int, low: int) -> list:
     return [int(each) for each in value]
 
 
-def make_world(root: Union[str, Path],
-               seed: int = 0,
-               classification: Tuple[int, int] = (1600, 400),
-               scenes: Tuple[int, int] = (240, 80),
-               image_size: int = 64,
-               scene_size: Tuple[int, int] = (128, 96)) -> Path:
+def make_world(
+    root: Union[str, Path],
+    seed: int = 0,
+    classification: Tuple[int, int] = (1600, 400),
+    scenes: Tuple[int, int] = (240, 80),
+    image_size: int = 64,
+    scene_size: Tuple[int, int] = (128, 96),
+) -> Path:
     """Generate the world, or reuse the one that is there.
 
     The same arguments give the same bytes. A world appears whole or not at all: it is written beside ``root`` and
@@ -376,7 +533,8 @@ def make_world(root: Union[str, Path],
         classification=_check_numbers('classification', classification, 2, 1),
         scenes=_check_numbers('scenes', scenes, 2, 1),
         image_size=_check_numbers('image_size', image_size, 1, 16)[0],
-        scene_size=_check_numbers('scene_size', scene_size, 2, 32))
+        scene_size=_check_numbers('scene_size', scene_size, 2, 32),
+    )
     root = Path(root).expanduser()
     if _is_made(root, stamp):
         return root
@@ -416,6 +574,8 @@ def _is_made(root: Path, stamp: dict) -> bool:
         raise UserFileError(f'{root} exists and is not a generated world. It is left as it is; choose another folder.')
     differ = [f'{key} {found.get(key)} instead of {value}' for key, value in stamp.items() if found.get(key) != value]
     if differ:
-        raise UserFileError(f'{root} holds another world ({", ".join(differ)}). It is left as it is; choose another '
-                            'folder or delete it.')
+        raise UserFileError(
+            f'{root} holds another world ({", ".join(differ)}). It is left as it is; choose another '
+            'folder or delete it.'
+        )
     return True

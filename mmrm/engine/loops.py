@@ -5,6 +5,7 @@ RM's history, its buffers (batch norm counts in every process by itself) and, be
 gradient, the gradient so far; under ``random_state`` each process's random states. mmengine's own loops do not read the
 first, and a run resumes as it always did.
 """
+
 import contextlib
 import copy
 from typing import Dict, List, Optional
@@ -40,8 +41,10 @@ class ResumableLoop:
         self._tensors: Dict[str, torch.Tensor] = {}
         self._rehearse = False
         if self.batches is None:
-            self._tell(f'{type(self.dataloader.dataset).__name__} is not read by index: its samples have no seeds, '
-                       'and a resumed run is not exact.')
+            self._tell(
+                f'{type(self.dataloader.dataset).__name__} is not read by index: its samples have no seeds, '
+                'and a resumed run is not exact.'
+            )
 
     # ------------------------------------------------------------------------------------------------- checkpoints
     def gather_resume_state(self, history: bool = True) -> Optional[dict]:
@@ -58,16 +61,27 @@ class ResumableLoop:
         if history and (batch > 0 or not self._history_ends_with_epoch()):
             tensors.update(named('history', history_state(self.runner.model)))
         if accumulating(self.runner.optim_wrapper):
-            tensors.update({f'gradient.{name}': parameter.grad for name, parameter in parameters(self.runner.model)
-                            if parameter.grad is not None})
+            tensors.update(
+                {
+                    f'gradient.{name}': parameter.grad
+                    for name, parameter in parameters(self.runner.model)
+                    if parameter.grad is not None
+                }
+            )
         if get_rank() > 0:  # each process has its own statistics of batch norm, and those of process 0 are the model's
             tensors.update({f'buffer.{name}': buffer for name, buffer in buffers(self.runner)})
         random_states = all_gather_object(self._random_state or get_random_state())
         gathered = gather_tensors(tensors)
         if gathered is None:
             return None
-        state = dict(loop=type(self).__name__, epoch=epoch, batch=batch, validated=self._validated,
-                     samples=self._samples_per_batch(), tensors=gathered)
+        state = dict(
+            loop=type(self).__name__,
+            epoch=epoch,
+            batch=batch,
+            validated=self._validated,
+            samples=self._samples_per_batch(),
+            tensors=gathered,
+        )
         return {RANDOM_KEY: random_states, SEED_KEY: getattr(self.batches, 'seed', None), STATE_KEY: state}
 
     def load_resume_state(self, checkpoint: dict) -> None:
@@ -82,23 +96,31 @@ class ResumableLoop:
         if state is not None and state['loop'] == type(self).__name__:
             self._place, self._validated = (state['epoch'], state['batch']), state['validated']
         elif random_states is None:
-            self._tell('The checkpoint is not one of this Runner, so it holds neither random states nor a place in '
-                       f'the data. Training goes on {self._where()}, but not bit for bit.')
+            self._tell(
+                'The checkpoint is not one of this Runner, so it holds neither random states nor a place in '
+                f'the data. Training goes on {self._where()}, but not bit for bit.'
+            )
         elif state is not None:
-            self._tell(f'The checkpoint is of a {state["loop"]} and this run has a {type(self).__name__}. Training '
-                       f'goes on {self._where()}, but not bit for bit.')
+            self._tell(
+                f'The checkpoint is of a {state["loop"]} and this run has a {type(self).__name__}. Training '
+                f'goes on {self._where()}, but not bit for bit.'
+            )
         if random_states is not None and len(random_states) != get_world_size():
             if state is not None and self.batches is not None:
                 self._place = (self._place[0], self._place[1] * state['samples'] // self._samples_per_batch())
-            self._tell(f'The checkpoint holds the random state of {len(random_states)} process(es) and this run has '
-                       f'{get_world_size()}: training goes on {self._where()}, but not as the run that was stopped '
-                       'would have.')
+            self._tell(
+                f'The checkpoint holds the random state of {len(random_states)} process(es) and this run has '
+                f'{get_world_size()}: training goes on {self._where()}, but not as the run that was stopped '
+                'would have.'
+            )
             return
         if state is not None and state['samples'] != self._samples_per_batch():
             self._place = (self._place[0], self._place[1] * state['samples'] // self._samples_per_batch())
-            self._tell(f'The checkpoint is of a run with {state["samples"]} samples per iteration over all processes '
-                       f'and this one has {self._samples_per_batch()}: training goes on {self._where()}, but not as '
-                       'the run that was stopped would have.')
+            self._tell(
+                f'The checkpoint is of a run with {state["samples"]} samples per iteration over all processes '
+                f'and this one has {self._samples_per_batch()}: training goes on {self._where()}, but not as '
+                'the run that was stopped would have.'
+            )
         if random_states is not None:
             self._random_state = random_states[get_rank()]
         if state is not None:
@@ -222,15 +244,20 @@ class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
     def _stock_place(self, checkpoint: dict) -> tuple:
         meta, info = checkpoint['meta'], checkpoint.get('message_hub', {}).get('runtime_info', {})
         if STATE_KEY not in checkpoint and meta['iter'] > 0 and info.get('epoch') == meta['epoch']:
-            self._tell(f'The checkpoint was written in the middle of epoch {meta["epoch"] + 1}, at iteration '
-                       f'{meta["iter"]}, by another Runner: the epoch begins again.')
+            self._tell(
+                f'The checkpoint was written in the middle of epoch {meta["epoch"] + 1}, at iteration '
+                f'{meta["iter"]}, by another Runner: the epoch begins again.'
+            )
             meta['iter'] = meta['epoch'] * len(self.dataloader)
         return meta['epoch'], 0
 
     def _validate_if_due(self) -> None:
         self._decide_current_val_interval()
-        if (self.runner.val_loop is not None and self._epoch >= self.val_begin
-                and (self._epoch % self.val_interval == 0 or self._epoch == self._max_epochs)):
+        if (
+            self.runner.val_loop is not None
+            and self._epoch >= self.val_begin
+            and (self._epoch % self.val_interval == 0 or self._epoch == self._max_epochs)
+        ):
             self._validate()
 
 
@@ -288,8 +315,11 @@ class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
 
     def _validate_if_due(self) -> None:
         self._decide_current_val_interval()
-        if (self.runner.val_loop is not None and self._iter >= self.val_begin
-                and (self._iter % self.val_interval == 0 or self._iter == self._max_iters)):
+        if (
+            self.runner.val_loop is not None
+            and self._iter >= self.val_begin
+            and (self._iter % self.val_interval == 0 or self._iter == self._max_iters)
+        ):
             self._validate()
             set_random_state(self._random_state)
             self._random_state = None
@@ -394,8 +424,9 @@ def gather_tensors(tensors: Dict[str, torch.Tensor]) -> Optional[List[Dict[str, 
 
     One tensor travels at a time, so that no device needs room for more than one.
     """
-    outlines = all_gather_object({name: (tensor.shape, tensor.stride(), tensor.dtype)
-                                  for name, tensor in tensors.items()})
+    outlines = all_gather_object(
+        {name: (tensor.shape, tensor.stride(), tensor.dtype) for name, tensor in tensors.items()}
+    )
     gathered: List[Dict[str, torch.Tensor]] = []
     for rank, outline in enumerate(outlines):
         gathered.append({})

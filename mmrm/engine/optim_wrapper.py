@@ -1,4 +1,5 @@
 """Mixed precision in bfloat16, which mmengine has for GPUs only."""
+
 from contextlib import contextmanager
 
 import torch

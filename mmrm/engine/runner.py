@@ -2,6 +2,7 @@
 
 Nothing here changes a config: what a run dumps into its work dir also runs under the toolboxes' own tools.
 """
+
 import datetime
 import os
 import subprocess
@@ -34,7 +35,8 @@ RANK_VARIABLES = {
     'pytorch': dict(RANK='RANK', WORLD_SIZE='WORLD_SIZE', LOCAL_RANK='LOCAL_RANK'),
     'slurm': dict(RANK='SLURM_PROCID', WORLD_SIZE='SLURM_NTASKS', LOCAL_RANK='SLURM_LOCALID'),
     'mpi': dict(
-        RANK='OMPI_COMM_WORLD_RANK', WORLD_SIZE='OMPI_COMM_WORLD_SIZE', LOCAL_RANK='OMPI_COMM_WORLD_LOCAL_RANK'),
+        RANK='OMPI_COMM_WORLD_RANK', WORLD_SIZE='OMPI_COMM_WORLD_SIZE', LOCAL_RANK='OMPI_COMM_WORLD_LOCAL_RANK'
+    ),
 }
 
 
@@ -123,8 +125,10 @@ class Runner(MMEngineRunner):
         if self._resume:
             meta = checkpoint.get('meta') or {}
             if 'config' in meta:  # mmengine's resume would execute that text; its own checkpoints have 'cfg' instead
-                raise UserFileError(f"checkpoint {filename} has code in meta['config'], and a resume would execute it: "
-                                    f'refused. To start a new run from its weights: --cfg-options load_from={filename}')
+                raise UserFileError(
+                    f"checkpoint {filename} has code in meta['config'], and a resume would execute it: "
+                    f'refused. To start a new run from its weights: --cfg-options load_from={filename}'
+                )
             self._tell_drift(filename, meta)
             if isinstance(self.train_loop, ResumableLoop):
                 self.train_loop.load_resume_state(checkpoint)
@@ -136,16 +140,20 @@ class Runner(MMEngineRunner):
             self.logger.warning(
                 f'{filename} was trained with other settings (its -> of this run):\n'
                 + '\n'.join(f'  {line}' for line in decisive.abbreviate(lines))
-                + '\nTraining goes on, but it is no longer the run that was started.')
+                + '\nTraining goes on, but it is no longer the run that was started.'
+            )
 
     def load_or_resume(self) -> None:
         super().load_or_resume()
         starts = all_gather_object((self.epoch, self.iter))
         if len(set(starts)) > 1:
-            found = ', '.join(f'process {rank}: epoch {epoch}, iteration {step}'
-                              for rank, (epoch, step) in enumerate(starts))
-            raise UserError(f'the processes do not start from the same checkpoint ({found}). The work dir must be on a '
-                            'file system that all nodes share, or --resume PATH must name a copy on each.')
+            found = ', '.join(
+                f'process {rank}: epoch {epoch}, iteration {step}' for rank, (epoch, step) in enumerate(starts)
+            )
+            raise UserError(
+                f'the processes do not start from the same checkpoint ({found}). The work dir must be on a '
+                'file system that all nodes share, or --resume PATH must name a copy on each.'
+            )
 
 
 class TestRunner(Runner):
@@ -186,7 +194,8 @@ def check_epoch_is_complete(path: Union[str, Path], epoch: int, iteration: int, 
             f'checkpoint {path} was written in the middle of epoch {epoch + 1}, at iteration {iteration}: training '
             'cannot go on from it, the epoch would begin again while iterations and learning rate run on. Resume from '
             'one at the end of an epoch (default_hooks.checkpoint.by_epoch=True writes these). To start a new run from '
-            f'its weights: --cfg-options load_from={path}')
+            f'its weights: --cfg-options load_from={path}'
+        )
 
 
 def cpu_wrapper(model_wrapper_cfg: Optional[dict], find_unused_parameters: bool = False) -> dict:

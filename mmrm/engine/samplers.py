@@ -1,4 +1,5 @@
 """The batches of a loader, from any one on, each sample with its own seed."""
+
 from typing import Iterator, List, Optional
 
 from mmengine.dist import get_dist_info

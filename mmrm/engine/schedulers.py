@@ -11,6 +11,7 @@ With epochs :math:`e` counted from 1, :math:`E` of them, and :math:`w` warm-up e
 The cosine keeps the phase of the epoch and drops a little where the warm-up ends; mmengine's ``LinearLR`` followed by
 ``CosineAnnealingLR`` starts it anew after the warm-up, which is another curve.
 """
+
 import math
 from typing import List, Optional, Sequence
 
@@ -27,14 +28,14 @@ def warmup_factor(epoch: int, warmup: int, start: float) -> float:
     return start + (1 - start) * (epoch - 1) / warmup
 
 
-def cosine_factor(epoch: int, epochs: int, minimum: float = 0.) -> float:
+def cosine_factor(epoch: int, epochs: int, minimum: float = 0.0) -> float:
     """Factor of an epoch, from 1, on the cosine over all ``epochs``."""
     return minimum + (1 - minimum) * 0.5 * (1 + math.cos(math.pi * (epoch - 1) / epochs))
 
 
 def step_factor(epoch: int, milestones: Sequence[int], gamma: float) -> float:
     """Factor of an epoch, from 1: times ``gamma`` after each milestone (milestone 150: from epoch 151 on)."""
-    return gamma**sum(epoch > milestone for milestone in milestones)
+    return gamma ** sum(epoch > milestone for milestone in milestones)
 
 
 class _WarmupLR(_ParamScheduler):
@@ -44,19 +45,23 @@ class _WarmupLR(_ParamScheduler):
     multiplication, so ``auto_scale_lr`` scales the whole curve.
     """
 
-    def __init__(self,
-                 optimizer,
-                 warmup: int = 5,
-                 start_factor: Optional[float] = None,
-                 begin: int = 0,
-                 end: int = INFINITE,
-                 last_step: int = -1,
-                 by_epoch: bool = True,
-                 verbose: bool = False):
+    def __init__(
+        self,
+        optimizer,
+        warmup: int = 5,
+        start_factor: Optional[float] = None,
+        begin: int = 0,
+        end: int = INFINITE,
+        last_step: int = -1,
+        by_epoch: bool = True,
+        verbose: bool = False,
+    ):
         name = type(self).__name__
         if not by_epoch or begin != 0:
-            raise UserValueError(f'{name}: by_epoch={by_epoch!r}, begin={begin!r}, but it sets the rate of every epoch '
-                                 'from the first one on: by_epoch must be True and begin 0.')
+            raise UserValueError(
+                f'{name}: by_epoch={by_epoch!r}, begin={begin!r}, but it sets the rate of every epoch '
+                'from the first one on: by_epoch must be True and begin 0.'
+            )
         if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
             raise UserValueError(f'{name}: warmup={warmup!r} must be a number of epochs, 0 or more.')
         start_factor = 1 / (warmup + 1) if start_factor is None else start_factor
@@ -91,13 +96,9 @@ class RMCosineLR(_WarmupLR):
         begin, end, last_step, by_epoch, verbose: As in mmengine's schedulers; ``begin`` is 0, ``by_epoch`` True.
     """
 
-    def __init__(self,
-                 optimizer,
-                 *args,
-                 min_factor: float = 0.,
-                 epochs: Optional[int] = None,
-                 end: int = INFINITE,
-                 **kwargs):
+    def __init__(
+        self, optimizer, *args, min_factor: float = 0.0, epochs: Optional[int] = None, end: int = INFINITE, **kwargs
+    ):
         epochs = end if epochs is None else epochs
         if isinstance(epochs, bool) or not isinstance(epochs, int) or not 0 < epochs < INFINITE:
             raise UserValueError(f'RMCosineLR: epochs={epochs!r} must be the number of epochs, or `end` must be given.')

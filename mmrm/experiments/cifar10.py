@@ -2,6 +2,7 @@
 
 The configs hold the protocol; here is what differs from run to run: the method, the seed, and with the seed the images.
 """
+
 import json
 import platform
 from dataclasses import dataclass, field
@@ -19,12 +20,18 @@ CONFIG = 'resnet18-w16_1xb64_cifar10-250'
 PART = 'train_dataloader.dataset.per_class'
 FLOAT32 = {'optim_wrapper.type': 'OptimWrapper', 'val_cfg.fp16': False, 'test_cfg.fp16': False}
 # What is kept of every epoch: the name in the log, and the name in the results.
-CURVES = {'loss': 'loss', 'loss_consistency': 'consistency', 'rm_kl': 'kl', 'rm_kl_blind': 'kl_blind',
-          'rm_lambda': 'lambda'}
+CURVES = {
+    'loss': 'loss',
+    'loss_consistency': 'consistency',
+    'rm_kl': 'kl',
+    'rm_kl_blind': 'kl_blind',
+    'rm_lambda': 'lambda',
+}
 
 
 class Method(NamedTuple):
     """A row of the table: the folder of its config, what is set in it, and how many seeds it has."""
+
     folder: str
     options: dict
     seeds: int
@@ -48,6 +55,7 @@ class Trial(jobs.Job):
         settings (dict): Where it departs from the protocol.
         **kwargs: As for :class:`mmrm.experiments.jobs.Job`.
     """
+
     method: str = ''
     settings: dict = field(default_factory=dict)
 
@@ -57,11 +65,13 @@ def default_root() -> Path:
     return home() / 'work_dirs' / 'experiment'
 
 
-def plan(methods: Optional[Sequence[str]] = None,
-         seeds: Optional[Sequence[int]] = None,
-         root: Optional[Union[str, Path]] = None,
-         options: Optional[dict] = None,
-         device: str = 'cpu') -> List[Trial]:
+def plan(
+    methods: Optional[Sequence[str]] = None,
+    seeds: Optional[Sequence[int]] = None,
+    root: Optional[Union[str, Path]] = None,
+    options: Optional[dict] = None,
+    device: str = 'cpu',
+) -> List[Trial]:
     """The runs of the experiment, none of them started; all methods of a seed before the next seed.
 
     Args:
@@ -99,12 +109,24 @@ def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Tria
     if PART not in merged:
         size = cfg.train_dataloader.dataset.per_class[1]
         if (seed + 1) * size > 5000:
-            raise UserValueError(f'seed {seed}: every seed has its own {size} images a class, and CIFAR-10 has 5000; '
-                                 f'allowed: 0 to {5000 // size - 1}')
+            raise UserValueError(
+                f'seed {seed}: every seed has its own {size} images a class, and CIFAR-10 has 5000; '
+                f'allowed: 0 to {5000 // size - 1}'
+            )
         merged[PART] = cfg.train_dataloader.dataset.per_class = [seed * size, (seed + 1) * size]
-    return Trial(f'{method} seed {seed}', config, merged, seed, root / method / f'seed{seed}',
-               int(cfg.train_cfg.max_epochs), ['--device', device], val_interval=int(cfg.train_cfg.val_interval),
-               method=method, fingerprint=jobs.fingerprint(cfg, seed, options), settings=options)
+    return Trial(
+        f'{method} seed {seed}',
+        config,
+        merged,
+        seed,
+        root / method / f'seed{seed}',
+        int(cfg.train_cfg.max_epochs),
+        ['--device', device],
+        val_interval=int(cfg.train_cfg.val_interval),
+        method=method,
+        fingerprint=jobs.fingerprint(cfg, seed, options),
+        settings=options,
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- results
@@ -116,6 +138,7 @@ def result_of(run: Trial) -> dict:
     import mmengine
     import mmpretrain
     import torch
+
     found = read_run(run.work_dir)
     test = {str(epoch): round(found.validations[epoch][jobs.METRIC], 2) for epoch in sorted(found.validations)}
     curves = {}
@@ -124,10 +147,20 @@ def result_of(run: Trial) -> dict:
         if any(value is not None for value in curve):
             curves[name] = [None if value is None else float(f'{value:.4g}') for value in curve]
     return dict(
-        method=run.method, seed=run.seed, fingerprint=run.fingerprint, epochs=run.epochs, test=test, train=curves,
-        hours=round(found.training['hours'], 3), settings=run.settings, mmrm=__version__,
-        torch=torch.__version__, mmpretrain=mmpretrain.__version__, mmengine=mmengine.__version__,
-        processor=processor())
+        method=run.method,
+        seed=run.seed,
+        fingerprint=run.fingerprint,
+        epochs=run.epochs,
+        test=test,
+        train=curves,
+        hours=round(found.training['hours'], 3),
+        settings=run.settings,
+        mmrm=__version__,
+        torch=torch.__version__,
+        mmpretrain=mmpretrain.__version__,
+        mmengine=mmengine.__version__,
+        processor=processor(),
+    )
 
 
 def processor() -> str:
@@ -176,8 +209,11 @@ def add_result(path: Union[str, Path], result: dict) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(f'.{path.name}.lock'), wait=True):  # another process may add one as well
-        same = [other for other in read_results(path)
-                if (other['method'], other['seed']) == (result['method'], result['seed'])]
+        same = [
+            other
+            for other in read_results(path)
+            if (other['method'], other['seed']) == (result['method'], result['seed'])
+        ]
         if same and same[0]['fingerprint'] != result['fingerprint']:
             raise _other_settings(path, f'{result["method"]} seed {result["seed"]}')
         if not same:
@@ -187,8 +223,10 @@ def add_result(path: Union[str, Path], result: dict) -> None:
 
 
 def _other_settings(path: Union[str, Path], name: str) -> UserFileError:
-    return UserFileError(f'{path} holds a result of {name} under other settings. It is left as it is; give the same '
-                         'settings, or another --results.')
+    return UserFileError(
+        f'{path} holds a result of {name} under other settings. It is left as it is; give the same '
+        'settings, or another --results.'
+    )
 
 
 def known_results(runs: Sequence[Trial], path: Union[str, Path]) -> Dict[str, dict]:

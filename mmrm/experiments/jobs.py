@@ -3,6 +3,7 @@
 A run is finished when its log holds the validation of its last epoch; an interrupted one goes on from its last
 checkpoint.
 """
+
 import contextlib
 import copy
 import hashlib
@@ -55,6 +56,7 @@ class Job:
         val_interval (int): Epochs from one validation to the next.
         fingerprint (str): Of all settings that decide the result (:func:`fingerprint`).
     """
+
     name: str
     config: Path
     options: dict
@@ -68,18 +70,40 @@ class Job:
 
     def describe(self) -> dict:
         """What decides the run's result, to recognise it by when it is met again, in JSON's types."""
-        return json.loads(json.dumps(dict(
-            config=self.config.name, options=self.options, seed=self.seed, epochs=self.epochs, gpus=self.gpus,
-            arguments=self.arguments, fingerprint=self.fingerprint), default=str))
+        return json.loads(
+            json.dumps(
+                dict(
+                    config=self.config.name,
+                    options=self.options,
+                    seed=self.seed,
+                    epochs=self.epochs,
+                    gpus=self.gpus,
+                    arguments=self.arguments,
+                    fingerprint=self.fingerprint,
+                ),
+                default=str,
+            )
+        )
 
     def command(self) -> List[str]:
         """The command that trains it, from where it stands."""
         tools = shipped() / 'tools'
-        start = [str(tools / 'train.py'), str(self.config)] if self.gpus == 1 else [
-            str(tools / 'dist.py'), 'train', str(self.config), str(self.gpus)]
+        start = (
+            [str(tools / 'train.py'), str(self.config)]
+            if self.gpus == 1
+            else [str(tools / 'dist.py'), 'train', str(self.config), str(self.gpus)]
+        )
         resume = self.resume_from()
-        command = [sys.executable, *start, '--work-dir', str(self.work_dir), '--seed', str(self.seed),
-                   *(['--resume', resume] if resume else ['--overwrite']), *self.arguments]
+        command = [
+            sys.executable,
+            *start,
+            '--work-dir',
+            str(self.work_dir),
+            '--seed',
+            str(self.seed),
+            *(['--resume', resume] if resume else ['--overwrite']),
+            *self.arguments,
+        ]
         if self.options:
             command += ['--cfg-options', *(f'{key}={_word(value)}' for key, value in self.options.items())]
         return command
@@ -158,8 +182,10 @@ def merged_config(config: Path, options: dict) -> Config:
     except (AttributeError, TypeError, ValueError) as error:
         raise UserValueError(f'--cfg-options {options} does not fit config {config}: {error}') from error
     if checkpoint_out_dir(cfg):
-        raise UserValueError(f'config {config}: default_hooks.checkpoint.out_dir would be one folder for several runs; '
-                             'leave it out, --work-dir moves them all.')
+        raise UserValueError(
+            f'config {config}: default_hooks.checkpoint.out_dir would be one folder for several runs; '
+            'leave it out, --work-dir moves them all.'
+        )
     return cfg
 
 
@@ -189,11 +215,16 @@ def check_same(run: Job) -> None:
     note = run.work_dir / 'run.json'
     if note.is_file():
         known = json.loads(note.read_text())
-        differ = [f'{key} {known.get(key)!r} there, {value!r} here' for key, value in run.describe().items()
-                  if key in known and known[key] != value]
+        differ = [
+            f'{key} {known.get(key)!r} there, {value!r} here'
+            for key, value in run.describe().items()
+            if key in known and known[key] != value
+        ]
         if differ:
-            raise UserFileError(f'{run.work_dir} holds a run with other settings ({"; ".join(differ)}). It is left as '
-                                'it is; give the same settings, or another --work-dir.')
+            raise UserFileError(
+                f'{run.work_dir} holds a run with other settings ({"; ".join(differ)}). It is left as '
+                'it is; give the same settings, or another --work-dir.'
+            )
 
 
 def is_locked(work_dir: Path) -> bool:
@@ -234,8 +265,13 @@ def train(run: Job, environment: Optional[dict] = None, start: Start = subproces
             # The lock goes on to the process: should this one be killed, its run is known to be running from its
             # first moment on, and by its own lock as soon as it has that.
             process = start(
-                command, stdout=console, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env={**os.environ, **(environment or {})}, pass_fds=[lock])
+                command,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **(environment or {})},
+                pass_fds=[lock],
+            )
             code = process.wait()
     if code == 0 and run.finished():
         return 'finished'
@@ -250,11 +286,13 @@ def train(run: Job, environment: Optional[dict] = None, start: Start = subproces
     return f'failed: {why}' + (MISTAKE if code == 2 and run.logged_epochs() <= before else '')
 
 
-def run_here(runs: Sequence[Job],
-             jobs: int = 1,
-             cpu: bool = False,
-             report: Callable[[Job, str], None] = lambda run, state: None,
-             tick: Callable[[], None] = lambda: None) -> Dict[str, str]:
+def run_here(
+    runs: Sequence[Job],
+    jobs: int = 1,
+    cpu: bool = False,
+    report: Callable[[Job, str], None] = lambda run, state: None,
+    tick: Callable[[], None] = lambda: None,
+) -> Dict[str, str]:
     """Train the runs on this machine, ``jobs`` at a time.
 
     A run that fails does not stop the others; a mistake in the input, such as missing data, does, as they share it. On
@@ -296,21 +334,27 @@ def _environments(jobs: int, gpus: int, cpu: bool) -> List[dict]:
     if jobs == 1:
         return [{}]
     import torch
+
     visible = os.environ.get('CUDA_VISIBLE_DEVICES')
     devices = visible.split(',') if visible else [str(index) for index in range(torch.cuda.device_count())]
     if len(devices) < jobs * gpus:
-        raise UserValueError(f'{jobs} runs at a time, each on {gpus} GPU(s): that needs {jobs * gpus}, and there are '
-                             f'{len(devices)}')
-    return [dict(CUDA_VISIBLE_DEVICES=','.join(devices[slot * gpus:(slot + 1) * gpus]), PORT=str(29500 + slot))
-            for slot in range(jobs)]
+        raise UserValueError(
+            f'{jobs} runs at a time, each on {gpus} GPU(s): that needs {jobs * gpus}, and there are {len(devices)}'
+        )
+    return [
+        dict(CUDA_VISIBLE_DEVICES=','.join(devices[slot * gpus : (slot + 1) * gpus]), PORT=str(29500 + slot))
+        for slot in range(jobs)
+    ]
 
 
-def run_with_progress(runs: Sequence[Job],
-                      jobs: int,
-                      cpu: bool,
-                      console: Console,
-                      finished: Callable[[Job], str] = lambda run: '',
-                      every: float = 60) -> bool:
+def run_with_progress(
+    runs: Sequence[Job],
+    jobs: int,
+    cpu: bool,
+    console: Console,
+    finished: Callable[[Job], str] = lambda run: '',
+    every: float = 60,
+) -> bool:
     """:func:`run_here` with a bar for each run under way, one for all and the time left; without a terminal, lines.
 
     Args:
@@ -322,8 +366,14 @@ def run_with_progress(runs: Sequence[Job],
     Returns:
         bool: Whether all are finished.
     """
-    columns = (TextColumn('{task.description}'), BarColumn(20), MofNCompleteColumn(), TextColumn('epochs'),
-               TimeElapsedColumn(), TextColumn('{task.fields[left]}'))
+    columns = (
+        TextColumn('{task.description}'),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TextColumn('epochs'),
+        TimeElapsedColumn(),
+        TextColumn('{task.fields[left]}'),
+    )
     total, before = sum(run.epochs for run in runs), {run.name: run.logged_epochs() for run in runs}
     done, bars, lock, start = dict(before), {}, threading.Lock(), time.monotonic()
     told = start
@@ -361,4 +411,3 @@ def run_with_progress(runs: Sequence[Job],
 
         states = run_here(runs, jobs, cpu, report, tick)
     return all(state == 'finished' for state in states.values())
-

@@ -1,4 +1,5 @@
 """Processes side by side: as many at a time as there are slots, each when what it waits for is done."""
+
 import os
 import subprocess
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -10,12 +11,14 @@ Start = Callable[..., subprocess.Popen]
 PATIENCE = 10  # seconds that a process has to end by itself after SIGTERM
 
 
-def run_side_by_side(tasks: Sequence[Task],
-                     slots: Sequence[dict],
-                     work: Callable[[Task, dict, Start], bool],
-                     ready: Callable[[Task], bool] = lambda task: True,
-                     tick: Callable[[], None] = lambda: None,
-                     every: float = 1.0) -> None:
+def run_side_by_side(
+    tasks: Sequence[Task],
+    slots: Sequence[dict],
+    work: Callable[[Task, dict, Start], bool],
+    ready: Callable[[Task], bool] = lambda task: True,
+    tick: Callable[[], None] = lambda: None,
+    every: float = 1.0,
+) -> None:
     """Work on all tasks, in their order, one per slot at a time.
 
     Args:
@@ -44,7 +47,7 @@ def run_side_by_side(tasks: Sequence[Task],
     with ThreadPoolExecutor(max(len(free), 1)) as pool:
         try:
             while waiting or running:
-                for task in [task for task in waiting if ready(task)][:len(free)]:
+                for task in [task for task in waiting if ready(task)][: len(free)]:
                     waiting.remove(task)
                     slot = free.pop(0)
                     running[pool.submit(work, task, slot, start)] = slot

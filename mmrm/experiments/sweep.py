@@ -2,6 +2,7 @@
 
 A run's folder is ``<root>/<sweep>/<setting>/<value>/seed<N>``.
 """
+
 import os
 import re
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ SETTINGS = {
 @dataclass(frozen=True)
 class Sweep:
     """One ablation: what is set for each of its values, and the settings that the paper has it in."""
+
     values: Dict[str, dict]
     settings: Tuple[str, ...]
 
@@ -38,20 +40,24 @@ class Sweep:
 _CIFAR = ('cifar10-pyramidnet200', 'cifar100-resnet18')
 _ALL = (*_CIFAR, 'in1k-resnet50')
 SWEEPS = {
-    'alpha': Sweep({f'{v:g}': {f'{AUGMENTS}.alpha': v} for v in (.1, .2, .3, .4, .5, .6, .7, .8, .9)}, _CIFAR),
-    'omega': Sweep({f'{v:g}': {'model.head.omega': v} for v in (0., .01, .05, .08, .1, .2, .3, .4, .5, 1.)}, _CIFAR),
+    'alpha': Sweep({f'{v:g}': {f'{AUGMENTS}.alpha': v} for v in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)}, _CIFAR),
+    'omega': Sweep(
+        {f'{v:g}': {'model.head.omega': v} for v in (0.0, 0.01, 0.05, 0.08, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)}, _CIFAR
+    ),
     'components': Sweep(
         {
             # CutMix with resizing instead of cutting: its lambda, its permutation and its probability on CIFAR.
             'rs': {
                 f'{AUGMENTS}.type': 'ResizeFillMix',
-                f'{AUGMENTS}.alpha': 1.,
-                'model.data_preprocessor.batch_augments.probs': .5,
-                'model.head.omega': 0.
+                f'{AUGMENTS}.alpha': 1.0,
+                'model.data_preprocessor.batch_augments.probs': 0.5,
+                'model.head.omega': 0.0,
             },
-            'rs+his': {'model.head.omega': 0.},
+            'rs+his': {'model.head.omega': 0.0},
             'rs+his+cl': {},
-        }, ('cifar100-pyramidnet164', )),
+        },
+        ('cifar100-pyramidnet164',),
+    ),
     'fc': Sweep({'unshared': {'model.head.share_fc': False}, 'shared': {'model.head.share_fc': True}}, _ALL),
     'interpolation': Sweep({v: {f'{AUGMENTS}.interpolation': v} for v in ('nearest', 'bilinear')}, _ALL),
 }
@@ -60,21 +66,24 @@ SWEEPS = {
 @dataclass
 class SweepJob(jobs.Job):
     """One training run of a sweep: which sweep, setting and value."""
+
     sweep: str = ''
     setting: str = ''
     value: str = ''
 
 
 # ------------------------------------------------------------------------------------------------------------- planning
-def plan(sweep: str,
-         settings: Optional[Sequence[str]] = None,
-         seeds: Sequence[int] = (0, 1, 2),
-         values: Optional[Sequence[str]] = None,
-         root: Optional[Union[str, Path]] = None,
-         options: Optional[dict] = None,
-         arguments: Sequence[str] = (),
-         gpus: Optional[int] = None,
-         cpu: bool = False) -> List[SweepJob]:
+def plan(
+    sweep: str,
+    settings: Optional[Sequence[str]] = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    values: Optional[Sequence[str]] = None,
+    root: Optional[Union[str, Path]] = None,
+    options: Optional[dict] = None,
+    arguments: Sequence[str] = (),
+    gpus: Optional[int] = None,
+    cpu: bool = False,
+) -> List[SweepJob]:
     """The runs of a sweep, none of them started.
 
     Args:
@@ -111,10 +120,21 @@ def plan(sweep: str,
             merged = {**knobs, **(options or {})}
             cfg = jobs.merged_config(config, merged)
             for seed in dict.fromkeys(seeds):
-                run = SweepJob(f'{sweep}={value} {name} seed {seed}', config, merged, seed,
-                          root / sweep / name / value / f'seed{seed}', int(cfg.train_cfg.max_epochs), list(arguments),
-                          width, int(cfg.train_cfg.get('val_interval', 1)), jobs.fingerprint(cfg, seed, merged),
-                          sweep=sweep, setting=name, value=value)
+                run = SweepJob(
+                    f'{sweep}={value} {name} seed {seed}',
+                    config,
+                    merged,
+                    seed,
+                    root / sweep / name / value / f'seed{seed}',
+                    int(cfg.train_cfg.max_epochs),
+                    list(arguments),
+                    width,
+                    int(cfg.train_cfg.get('val_interval', 1)),
+                    jobs.fingerprint(cfg, seed, merged),
+                    sweep=sweep,
+                    setting=name,
+                    value=value,
+                )
                 jobs.check_same(run)
                 runs.append(run)
     return runs
@@ -154,7 +174,7 @@ def _rm_config(config: Path, options: dict) -> Config:
 def _moved_out(knobs: dict) -> dict:
     """The settings of a value for a config that has its preprocessor beside the model."""
     inside = 'model.data_preprocessor.'
-    return {key[len('model.'):] if key.startswith(inside) else key: value for key, value in knobs.items()}
+    return {key[len('model.') :] if key.startswith(inside) else key: value for key, value in knobs.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------- Slurm
@@ -173,14 +193,17 @@ class SlurmJob:
 
     def checkpoint(self):
         from submitit.helpers import DelayedSubmission
+
         return DelayedSubmission(self)
 
 
-def run_on_slurm(runs: Sequence[SweepJob],
-                 jobs: Optional[int] = None,
-                 cpu: bool = False,
-                 parameters: Optional[dict] = None,
-                 cluster: str = 'slurm') -> List[Tuple[SweepJob, str]]:
+def run_on_slurm(
+    runs: Sequence[SweepJob],
+    jobs: Optional[int] = None,
+    cpu: bool = False,
+    parameters: Optional[dict] = None,
+    cluster: str = 'slurm',
+) -> List[Tuple[SweepJob, str]]:
     """Submit the unfinished runs as one Slurm job array. A run that is queued twice trains once.
 
     Args:
@@ -227,6 +250,14 @@ def summary(runs: Sequence[SweepJob]) -> List[dict]:
     rows = []
     for run in runs:
         found = run.validations()
-        rows.append(dict(setting=run.setting, value=run.value, seed=run.seed, state=run.state(),
-                         best=max(found.values()) if found else None, last=found[max(found)] if found else None))
+        rows.append(
+            dict(
+                setting=run.setting,
+                value=run.value,
+                seed=run.seed,
+                state=run.state(),
+                best=max(found.values()) if found else None,
+                last=found[max(found)] if found else None,
+            )
+        )
     return rows

@@ -1,4 +1,5 @@
 """Batch augments in mmpretrain's registry: RecursiveMix itself (:mod:`mmrm.core`), and its ablation "RS"."""
+
 from typing import Any, Optional, Tuple
 
 import numpy as np

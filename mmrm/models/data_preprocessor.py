@@ -1,4 +1,5 @@
 """The way of what was mixed, from the batch augment to the head: :class:`RMDataPreprocessor` puts it on the samples."""
+
 from typing import List
 
 from mmpretrain.models import ClsDataPreprocessor

@@ -1,4 +1,5 @@
 """The head of RecursiveMix in mmpretrain: a linear classifier and, in training, the consistency with the history."""
+
 from typing import List, Optional, Tuple
 
 import torch
@@ -35,13 +36,15 @@ class RMConsistencyHead(LinearClsHead):
         **kwargs: ``loss``, ``topk``, ``cal_acc`` and ``init_cfg`` of mmpretrain's ``LinearClsHead``.
     """
 
-    def __init__(self,
-                 num_classes: int,
-                 in_channels: int,
-                 omega: float = 0.1,
-                 share_fc: bool = False,
-                 log_blind_kl: bool = False,
-                 **kwargs):
+    def __init__(
+        self,
+        num_classes: int,
+        in_channels: int,
+        omega: float = 0.1,
+        share_fc: bool = False,
+        log_blind_kl: bool = False,
+        **kwargs,
+    ):
         check_omega('RMConsistencyHead', omega)
         for name, value in (('share_fc', share_fc), ('log_blind_kl', log_blind_kl)):
             if not isinstance(value, bool):
@@ -86,10 +89,13 @@ class RMConsistencyHead(LinearClsHead):
             raise UserValueError(
                 f'RMConsistencyHead needs the feature map, shape (N, {self.in_channels}, h, w), but got {shape}. '
                 'A neck that pools must go: neck=None. A backbone that pools must not: ConvNeXt has '
-                'gap_before_final_norm=False, VisionTransformer, DeiT, BEiT and their kin out_type="featmap".')
+                'gap_before_final_norm=False, VisionTransformer, DeiT, BEiT and their kin out_type="featmap".'
+            )
         if feature_map.shape[1] != self.in_channels:
-            raise UserValueError(f'RMConsistencyHead: in_channels={self.in_channels}, but the feature map has shape '
-                                 f'{shape}: set in_channels={shape[1]}.')
+            raise UserValueError(
+                f'RMConsistencyHead: in_channels={self.in_channels}, but the feature map has shape '
+                f'{shape}: set in_channels={shape[1]}.'
+            )
         return feature_map
 
 
@@ -100,6 +106,6 @@ def blind_kl(mix: Optional[Mix], logits: torch.Tensor) -> torch.Tensor:
     """
     if mix is None or mix.historical_prediction is None:
         return logits.new_zeros((), dtype=torch.float32)
-    history = mix.historical_prediction[:mix.count].to(logits.device)
+    history = mix.historical_prediction[: mix.count].to(logits.device)
     mean = history.mean(dim=0, keepdim=True).clamp(min=1e-12)
     return kl_divergence(history, mean.log().expand_as(history)).mean()

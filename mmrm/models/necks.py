@@ -1,4 +1,5 @@
 """Pooling for backbones that return their maps in a list."""
+
 from typing import Sequence, Tuple
 
 import torch

@@ -1,4 +1,5 @@
 """The three parts of RM in a config belong together: augment, data preprocessor and head."""
+
 from typing import Optional
 
 from torch import nn
@@ -25,9 +26,11 @@ def check_trio(model: nn.Module) -> Optional[str]:
     if (preprocessor is None and head is None) or (head is not None and head.omega == 0):
         return None
     if preprocessor is None and head is not None:
-        return (f'The head is RMConsistencyHead with omega={head.omega}, but RecursiveMix is off: there will be no '
-                "consistency loss. Use data_preprocessor=dict(type='RMDataPreprocessor', batch_augments="
-                "dict(augments=dict(type='RecursiveMix'))), or omega=0 if you want none.")
+        return (
+            f'The head is RMConsistencyHead with omega={head.omega}, but RecursiveMix is off: there will be no '
+            "consistency loss. Use data_preprocessor=dict(type='RMDataPreprocessor', batch_augments="
+            "dict(augments=dict(type='RecursiveMix'))), or omega=0 if you want none."
+        )
     wrong, use = [], []
     if head is None:
         owner = next((module for module in modules if getattr(module, 'head', None) is not None), None)
@@ -36,5 +39,8 @@ def check_trio(model: nn.Module) -> Optional[str]:
     if not isinstance(preprocessor, RMDataPreprocessor):
         wrong.append(f'the data preprocessor is {type(preprocessor).__name__}')
         use.append("data_preprocessor=dict(type='RMDataPreprocessor', ...)")
-    return (f'RecursiveMix is on, but {" and ".join(wrong)}: there will be no consistency loss. '
-            f'Use {"; and ".join(use)}.') if wrong else None
+    return (
+        (f'RecursiveMix is on, but {" and ".join(wrong)}: there will be no consistency loss. Use {"; and ".join(use)}.')
+        if wrong
+        else None
+    )

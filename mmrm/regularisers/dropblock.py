@@ -3,6 +3,7 @@ r"""DropBlock: dropout of square regions of a feature map.
 `DropBlock: A regularization method for convolutional networks <https://arxiv.org/abs/1810.12890>`_. Unlike
 torchvision's operator, it takes blocks of any size, also even ones.
 """
+
 from typing import Tuple
 
 import torch
@@ -20,7 +21,7 @@ def gamma(keep_prob: float, block_size: int, height: int, width: int) -> float:
 
 def keep_rate(progress: float, keep_prob: float) -> float:
     """The keep rate at a point of training, ``progress`` from 0 to 1: from 1 on a line down to ``keep_prob``."""
-    return 1 - (1 - keep_prob) * min(max(progress, 0.), 1.)
+    return 1 - (1 - keep_prob) * min(max(progress, 0.0), 1.0)
 
 
 def block_mask(shape: Tuple[int, int, int, int], block_size: int, keep_prob: float, device=None) -> torch.Tensor:

@@ -3,6 +3,7 @@
 The variant of `CutMix <https://arxiv.org/abs/1905.04899>`_ that its paper compares with. There is no public code; box
 and share are drawn on the map's own grid.
 """
+
 from typing import Any, Tuple
 
 import torch
@@ -29,7 +30,7 @@ def draw_box(lam: float, height: int, width: int, rng: Any) -> Tuple[Box, float]
 def box_mask(box: Box, height: int, width: int) -> torch.Tensor:
     """The box as a bool map, shape ``(height, width)``."""
     mask = torch.zeros(height, width, dtype=torch.bool)
-    mask[box.y1:box.y2, box.x1:box.x2] = True
+    mask[box.y1 : box.y2, box.x1 : box.x2] = True
     return mask
 
 

@@ -1,4 +1,5 @@
 """The labels of a batch whose samples were mixed in pairs."""
+
 from typing import Union
 
 import torch

@@ -2,6 +2,7 @@
 
 `Manifold Mixup: Better Representations by Interpolating Hidden States <https://arxiv.org/abs/1806.05236>`_
 """
+
 from typing import Union
 
 import torch

@@ -3,6 +3,7 @@ r"""MoEx, Moment Exchange: a sample's features with the moments of another sampl
 `On Feature Normalization and Data Augmentation <https://arxiv.org/abs/2002.11102>`_. The moments are those of
 positional normalisation: over the channels, at each position.
 """
+
 from typing import Tuple
 
 import torch
@@ -22,8 +23,10 @@ def moments(features: torch.Tensor, eps: float = EPS) -> Tuple[torch.Tensor, tor
     """
     dim = -1 if features.ndim == 3 else 1
     if features.shape[dim] < 2:
-        raise ValueError(f'MoEx: features of shape {tuple(features.shape)} have {features.shape[dim]} channel; the '
-                         'moments over channels need two or more.')
+        raise ValueError(
+            f'MoEx: features of shape {tuple(features.shape)} have {features.shape[dim]} channel; the '
+            'moments over channels need two or more.'
+        )
     wide = features.to(torch.promote_types(features.dtype, torch.float32))
     variance, mean = torch.var_mean(wide, dim=dim, keepdim=True)
     return mean, (variance + eps).sqrt()

@@ -11,6 +11,7 @@ The mask minimises the saliency that is lost, plus seams in the mask (``beta``) 
 log-likelihood of the mask under :math:`\lambda` (``eta``). This file follows that order: saliency, energies, cut,
 transport, mix. The scales of ``beta``, ``gamma`` and ``eta`` are those of the authors' code.
 """
+
 import math
 import sys
 import warnings
@@ -47,8 +48,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = flag
 
 
-def saliency_map(model: nn.Module, images: torch.Tensor, scores: torch.Tensor,
-                 forward: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def saliency_map(
+    model: nn.Module, images: torch.Tensor, scores: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
     r""":math:`\sqrt{\mathrm{mean}_c (\partial\, \mathrm{CE} / \partial x)^2}`, in evaluation mode.
 
     No parameter gets a gradient, no statistic of a norm moves and no random number is drawn.
@@ -69,7 +71,7 @@ def saliency_map(model: nn.Module, images: torch.Tensor, scores: torch.Tensor,
             got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
             raise ValueError(f'the saliency needs logits of shape {tuple(scores.shape)}, but the model gives {got}.')
         loss = -(scores.float() * F.log_softmax(logits.float(), dim=1)).sum()
-        gradient, = torch.autograd.grad(loss * GRADIENT_SCALE, images)
+        (gradient,) = torch.autograd.grad(loss * GRADIENT_SCALE, images)
     return gradient.float().div_(GRADIENT_SCALE).square_().mean(dim=1).sqrt_()
 
 
@@ -88,8 +90,9 @@ def pool_saliency(saliency: torch.Tensor, blocks: int) -> torch.Tensor:
     pooled = F.avg_pool2d(saliency.float()[:, None], (height // blocks, width // blocks))[:, 0]
     total = pooled.sum(dim=(1, 2), keepdim=True)
     usable = total.isfinite() & (total > 0)
-    return torch.where(usable, pooled / torch.where(usable, total, torch.ones_like(total)),
-                       torch.full_like(pooled, 1 / blocks**2))
+    return torch.where(
+        usable, pooled / torch.where(usable, total, torch.ones_like(total)), torch.full_like(pooled, 1 / blocks**2)
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- mask
@@ -101,13 +104,23 @@ class Energies(NamedTuple):
         down: Weight of :math:`(z_i - z_j)^2` for a block and the one below it, shape ``(N, n - 1, n)``.
         right: The same for a block and the one to its right, shape ``(N, n, n - 1)``.
     """
+
     unary: torch.Tensor
     down: torch.Tensor
     right: torch.Tensor
 
 
-def mask_energies(saliency: torch.Tensor, pixels: torch.Tensor, index: torch.Tensor, lam: float, beta: float = 1.2,
-                  gamma: float = 0.5, eta: float = 0.2, labels: int = 3, neighbour_size: int = 2) -> Energies:
+def mask_energies(
+    saliency: torch.Tensor,
+    pixels: torch.Tensor,
+    index: torch.Tensor,
+    lam: float,
+    beta: float = 1.2,
+    gamma: float = 0.5,
+    eta: float = 0.2,
+    labels: int = 3,
+    neighbour_size: int = 2,
+) -> Energies:
     """The energies of the masks that mix sample ``i`` with sample ``index[i]``.
 
     The seam in the image, between a block of image p and its neighbour of image q, is the mean difference of the pixels
@@ -133,9 +146,11 @@ def mask_energies(saliency: torch.Tensor, pixels: torch.Tensor, index: torch.Ten
 
     weights = []
     for first, second, before, after in _edges(pixels, blocks, neighbour_size):
-        seams = {(p, q): beta * gamma * (a - b).abs().mean(dim=(1, -1)) for p, a in (('own', first),
-                                                                                      ('partner', first[index]))
-                 for q, b in (('own', second), ('partner', second[index]))}
+        seams = {
+            (p, q): beta * gamma * (a - b).abs().mean(dim=(1, -1))
+            for p, a in (('own', first), ('partner', first[index]))
+            for q, b in (('own', second), ('partner', second[index]))
+        }
         cost_own[before] += (seams['own', 'own'] + seams['own', 'partner']) / 2
         cost_own[after] += (seams['own', 'own'] + seams['partner', 'own']) / 2
         cost_partner[before] += (seams['partner', 'own'] + seams['partner', 'partner']) / 2
@@ -144,7 +159,7 @@ def mask_energies(saliency: torch.Tensor, pixels: torch.Tensor, index: torch.Ten
         # A swap needs weights that are not negative; with gamma <= 1 they are not.
         weights.append((beta + mixed / 2).clamp(min=0))
 
-    prior = [math.comb(labels - 1, label) * lam**(labels - 1 - label) * (1 - lam)**label for label in range(labels)]
+    prior = [math.comb(labels - 1, label) * lam ** (labels - 1 - label) * (1 - lam) ** label for label in range(labels)]
     prior = -eta / blocks**2 * torch.tensor(prior, device=saliency.device).add(TINY).log()
     unary = own * cost_own[..., None] + (1 - own) * cost_partner[..., None] + prior
     return Energies(unary, *weights)
@@ -180,7 +195,8 @@ def import_gco() -> Any:
         raise ImportError(
             'PuzzleMix needs the package gco-wrapper for its graph cut: pip install gco-wrapper, or pip install '
             '"mmrm[puzzlemix]". It has wheels for Python 3.11 and earlier; for a later one it must be compiled. This '
-            f'is Python {sys.version_info.major}.{sys.version_info.minor} ({error}).') from None
+            f'is Python {sys.version_info.major}.{sys.version_info.minor} ({error}).'
+        ) from None
     return gco
 
 
@@ -198,10 +214,10 @@ def graph_cut(unary: np.ndarray, down: np.ndarray, right: np.ndarray) -> np.ndar
     steps = np.arange(unary.shape[-1])
     # In integers of our own: gco would multiply by 1e5 and overflow where one block has most of the saliency.
     unary = unary - unary.min(axis=-1, keepdims=True)
-    down, right = down / steps[-1]**2, right / steps[-1]**2
-    scale = LARGEST_TERM / max(unary.max(), steps[-1]**2 * max(down.max(), right.max()), TINY)
+    down, right = down / steps[-1] ** 2, right / steps[-1] ** 2
+    scale = LARGEST_TERM / max(unary.max(), steps[-1] ** 2 * max(down.max(), right.max()), TINY)
     terms = [np.rint(scale * term).astype(np.int32) for term in (unary, down, right)]
-    distance = ((steps[:, None] - steps)**2).astype(np.int32)
+    distance = ((steps[:, None] - steps) ** 2).astype(np.int32)
     labels = import_gco().cut_grid_graph(terms[0], distance, terms[1], terms[2], algorithm='swap')
     return labels.reshape(unary.shape[:2])
 
@@ -239,7 +255,7 @@ def transport_plan(mask: torch.Tensor, saliency: torch.Tensor, eps: float = 0.8)
     blocks, device = mask.shape[1], mask.device
     places = torch.arange(blocks, device=device, dtype=torch.float32)
     places = torch.stack(torch.meshgrid(places, places, indexing='ij'), -1).reshape(-1, 2)
-    distance = (places[:, None] - places).square().sum(-1) / (blocks - 1)**2
+    distance = (places[:, None] - places).square().sum(-1) / (blocks - 1) ** 2
     shown = (mask > 0).flatten(1)
     cost = eps * distance - saliency.flatten(1)[:, :, None] * shown[:, None, :]  # (N, block, place)
     own = torch.arange(blocks**2, device=device).expand(shown.shape)
@@ -248,8 +264,7 @@ def transport_plan(mask: torch.Tensor, saliency: torch.Tensor, eps: float = 0.8)
         best = torch.full_like(price, math.inf).scatter_reduce(1, asked, price, 'amin')
         cheapest = price == best.gather(1, asked)
         # Of two with the same price the first one.
-        first = torch.full_like(own, blocks**2).scatter_reduce(
-            1, asked, torch.where(cheapest, own, blocks**2), 'amin')
+        first = torch.full_like(own, blocks**2).scatter_reduce(1, asked, torch.where(cheapest, own, blocks**2), 'amin')
         refused = first.gather(1, asked) != own
         cost.scatter_add_(2, asked[..., None], refused[..., None].to(cost.dtype))
     return torch.where(first < blocks**2, first, own)
@@ -272,15 +287,17 @@ def transport(images: torch.Tensor, plan: torch.Tensor) -> torch.Tensor:
 
 
 # --------------------------------------------------------------------------------------------------------------- mix
-def puzzle_mix(images: torch.Tensor,
-               pixels: torch.Tensor,
-               saliency: torch.Tensor,
-               index: torch.Tensor,
-               lam: float,
-               blocks: int,
-               eps: float = 0.8,
-               solve: Callable[..., np.ndarray] = graph_cut,
-               **energies) -> Tuple[torch.Tensor, torch.Tensor]:
+def puzzle_mix(
+    images: torch.Tensor,
+    pixels: torch.Tensor,
+    saliency: torch.Tensor,
+    index: torch.Tensor,
+    lam: float,
+    blocks: int,
+    eps: float = 0.8,
+    solve: Callable[..., np.ndarray] = graph_cut,
+    **energies,
+) -> Tuple[torch.Tensor, torch.Tensor]:
     """Mix sample ``i`` with sample ``index[i]``.
 
     Args:

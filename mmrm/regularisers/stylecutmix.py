@@ -10,6 +10,7 @@ share :math:`r_s` of its own style and AdaIN's stylisation :math:`x_{12}` (conte
 
 Far classes (a large :math:`D`) keep their own styles. The style network wants RGB in 0..1.
 """
+
 from typing import Dict, Iterable, List, Mapping, Tuple
 
 import torch
@@ -78,7 +79,8 @@ def _loaded(network: nn.Sequential, weights: Mapping[str, torch.Tensor], name: s
         raise ValueError(
             f'{name}: these are not the weights of that network: {len(missing)} of {len(wanted)} tensors are missing '
             f'({", ".join(missing[:3]) or "none"}), {len(unknown)} are unknown '
-            f'({", ".join(map(str, unknown[:3])) or "none"}). The layout is that of the public PyTorch port of AdaIN.')
+            f'({", ".join(map(str, unknown[:3])) or "none"}). The layout is that of the public PyTorch port of AdaIN.'
+        )
     for key, shape in wanted.items():
         found = weights[key]
         if not isinstance(found, torch.Tensor) or tuple(found.shape) != shape:
@@ -122,10 +124,9 @@ def style_vectors(encoder: nn.Sequential, images: torch.Tensor, size: int = 224)
 
 
 @torch.no_grad()
-def class_distances(encoder: nn.Sequential,
-                    batches: Iterable[Tuple[torch.Tensor, torch.Tensor]],
-                    num_classes: int,
-                    size: int = 224) -> torch.Tensor:
+def class_distances(
+    encoder: nn.Sequential, batches: Iterable[Tuple[torch.Tensor, torch.Tensor]], num_classes: int, size: int = 224
+) -> torch.Tensor:
     """The distance of every two classes: mean square difference of their mean style vectors.
 
     Args:
@@ -172,8 +173,9 @@ def check_distances(distances: torch.Tensor, num_classes: int, name: str = 'dist
 
 
 # ----------------------------------------------------------------------------------------------------------------- mix
-def style_gamma(distances: torch.Tensor, labels: torch.Tensor, partners: torch.Tensor, delta: float = 1.0,
-                same_class: float = 2.0) -> torch.Tensor:
+def style_gamma(
+    distances: torch.Tensor, labels: torch.Tensor, partners: torch.Tensor, delta: float = 1.0, same_class: float = 2.0
+) -> torch.Tensor:
     r""":math:`\gamma = \tanh(D[y_1, y_2] / \delta)`, the share of its own style that each sample keeps for sure.
 
     Args:
@@ -191,14 +193,16 @@ def style_gamma(distances: torch.Tensor, labels: torch.Tensor, partners: torch.T
 
 
 @torch.no_grad()
-def style_cut_mix(images: torch.Tensor,
-                  index: torch.Tensor,
-                  box: Box,
-                  style: float,
-                  gamma: torch.Tensor,
-                  encoder: nn.Module,
-                  decoder: nn.Module,
-                  size: int = 224) -> torch.Tensor:
+def style_cut_mix(
+    images: torch.Tensor,
+    index: torch.Tensor,
+    box: Box,
+    style: float,
+    gamma: torch.Tensor,
+    encoder: nn.Module,
+    decoder: nn.Module,
+    size: int = 224,
+) -> torch.Tensor:
     """Mix sample ``i``, inside the box, with sample ``index[i]``, outside of it.
 
     Args:

@@ -5,6 +5,7 @@ Python values and what mmengine stores (:mod:`mmrm.compat.checkpoints`). torch i
 that a file carries are compared: the CRCs of torch's zip files and the SHA-256 of what mmrm exported. For each way in
 which a file can be wrong there is a message that says which.
 """
+
 import hashlib
 import io
 import json
@@ -96,14 +97,17 @@ def check_content(path: Union[str, Path], checkpoint: Any) -> None:
     size, total, largest = path.stat().st_size, 0, ('', 0)
     for name, tensor in _tensors(checkpoint):
         if tensor.is_meta:
-            raise UserFileError(f'checkpoint {path}: tensor {name} has a shape and no values (it was saved from the '
-                                'device meta).')
+            raise UserFileError(
+                f'checkpoint {path}: tensor {name} has a shape and no values (it was saved from the device meta).'
+            )
         if tensor.layout == torch.strided:  # others have no strides to repeat a number with
             needed = tensor.numel() * tensor.element_size()
             total, largest = total + needed, max(largest, (name, needed), key=lambda pair: pair[1])
     if total > FACTOR * size + SMALL or largest[1] > EXPANDED * size + SMALL:
-        raise UserFileError(f'checkpoint {path} is refused: its tensors would take {_bytes(total)} of memory, '
-                            f'{largest[0]} alone {_bytes(largest[1])}, and the file has {_bytes(size)}.')
+        raise UserFileError(
+            f'checkpoint {path} is refused: its tensors would take {_bytes(total)} of memory, '
+            f'{largest[0]} alone {_bytes(largest[1])}, and the file has {_bytes(size)}.'
+        )
     meta = meta_of(checkpoint, path)
     if 'mmrm_version' in meta and 'sha256' in meta:
         wrong = _once(path, 'sha256', lambda: _bad_hash(named_tensors(checkpoint), str(meta['sha256'])))
@@ -172,9 +176,11 @@ def convert_command(path: Union[str, Path]) -> str:
     """A command line that executes the pickle in ``path`` and saves its state dict alone, for a user who trusts it."""
     path = Path(path)
     target = path.with_name(f'{path.stem}_weights.pth')
-    code = (f'import torch; c = torch.load({str(path)!r}, map_location="cpu", weights_only=False); '
-            's = c.state_dict() if hasattr(c, "state_dict") else c.get("state_dict", c); '
-            f'torch.save({{"state_dict": dict(s)}}, {str(target)!r})')
+    code = (
+        f'import torch; c = torch.load({str(path)!r}, map_location="cpu", weights_only=False); '
+        's = c.state_dict() if hasattr(c, "state_dict") else c.get("state_dict", c); '
+        f'torch.save({{"state_dict": dict(s)}}, {str(target)!r})'
+    )
     return f'python -c {shlex.quote(code)}'
 
 
@@ -193,8 +199,10 @@ def refusal(path: Union[str, Path], error: pickle.UnpicklingError) -> UserFileEr
     reason = f'asks for {", ".join(names)}' if names else f'cannot be checked ({_reason(str(error))})'
     if not local:
         file = os.path.basename(file) or 'checkpoint.pth'
-    return UserFileError(f'checkpoint {path} {reason}. Loading it would execute code from the file, so it is refused. '
-                         f'{IF_TRUSTED}\n{convert_command(file)}')
+    return UserFileError(
+        f'checkpoint {path} {reason}. Loading it would execute code from the file, so it is refused. '
+        f'{IF_TRUSTED}\n{convert_command(file)}'
+    )
 
 
 def _refused_globals(file: str, message: str) -> List[str]:
@@ -271,8 +279,12 @@ def _unreadable(path: Path) -> str:
             hint = f'Give one of its files: {", ".join(files[:5])}.' if files else 'There is no .pth file in it.'
             return f'is a folder, not a file. {hint}'
         if not stat.S_ISREG(mode):
-            kinds = ((stat.S_ISFIFO, 'a pipe'), (stat.S_ISSOCK, 'a socket'), (stat.S_ISCHR, 'a device'),
-                     (stat.S_ISBLK, 'a device'))
+            kinds = (
+                (stat.S_ISFIFO, 'a pipe'),
+                (stat.S_ISSOCK, 'a socket'),
+                (stat.S_ISCHR, 'a device'),
+                (stat.S_ISBLK, 'a device'),
+            )
             kind = next((name for test, name in kinds if test(mode)), 'something else')
             return f'is not a regular file but {kind}. Write it to a file and give its path.'
         with open(path, 'rb') as file:
@@ -295,8 +307,10 @@ def _fault(path: Path) -> str:
         return _bad_zip(path)
     if tarfile.is_tarfile(path):
         # Not left to torch: before 2.6 it executes code from such a file even with weights_only=True.
-        return ('is a tar file: an archive to be unpacked first, or a checkpoint of torch before 0.1.10, which cannot '
-                f'be read without executing code from it. {IF_TRUSTED}\n{convert_command(path)}')
+        return (
+            'is a tar file: an archive to be unpacked first, or a checkpoint of torch before 0.1.10, which cannot '
+            f'be read without executing code from it. {IF_TRUSTED}\n{convert_command(path)}'
+        )
     if head.startswith(b'\x80'):  # a pickle, the format of torch before 1.6, which has no checksums
         return ''
     return _no_checkpoint(head)
@@ -306,8 +320,10 @@ def _no_checkpoint(head: bytes) -> str:
     """What to say of a file that begins with ``head``."""
     text = head.decode('utf-8', 'replace').strip()
     if sum((char.isprintable() and char != '\ufffd') or char.isspace() for char in text) > 0.9 * len(text):
-        return (f'is text, not a checkpoint: it begins with {text[:60]!r}. A web page or a pointer saved in its place? '
-                'Download it again.')
+        return (
+            f'is text, not a checkpoint: it begins with {text[:60]!r}. A web page or a pointer saved in its place? '
+            'Download it again.'
+        )
     return f'is not a checkpoint: it begins with the bytes {head[:8]!r}.'
 
 
@@ -349,8 +365,10 @@ def _bad_checksum(archive: zipfile.ZipFile) -> str:
 def _bad_hash(tensors: Mapping, sha256: str) -> str:
     if sha256 == tensor_hash({str(key): value for key, value in tensors.items() if isinstance(value, torch.Tensor)}):
         return ''
-    return (f'was changed or damaged after it was written: its tensors do not have the hash {sha256[:16]}... that it '
-            'carries. Export it again.')
+    return (
+        f'was changed or damaged after it was written: its tensors do not have the hash {sha256[:16]}... that it '
+        'carries. Export it again.'
+    )
 
 
 def _bad_safetensors(path: Path) -> str:
@@ -362,8 +380,9 @@ def _bad_safetensors(path: Path) -> str:
         return f'is truncated: its header is {_bytes(start)} long, the file {_bytes(size)}. Copy it again.'
     try:
         header = _safetensors_header(path)
-        end = start + max((entry['data_offsets'][1] for name, entry in header.items() if name != '__metadata__'),
-                          default=0)
+        end = start + max(
+            (entry['data_offsets'][1] for name, entry in header.items() if name != '__metadata__'), default=0
+        )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return 'is damaged: its header cannot be read. Copy it again.'
     if end != size:

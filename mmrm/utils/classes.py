@@ -3,6 +3,7 @@
 A head with too many outputs trains without a word, one with too few fails in mid-run, and folders that differ between
 two splits give one class two numbers. All of it can be known before the first iteration.
 """
+
 import os
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -19,6 +20,7 @@ SHOWN = 10  # names in a message
 
 class Label(NamedTuple):
     """A label of a data set and where it stands, e.g. ``Label(7, 'line 12 of train.txt')``."""
+
     number: int
     place: str
 
@@ -38,6 +40,7 @@ class DataClasses(NamedTuple):
         highest (Label, optional): The highest one.
         unreadable (str): What is wrong with the annotation file, '' if nothing is.
     """
+
     field: str
     kind: str
     names: Optional[Tuple[str, ...]] = None
@@ -61,10 +64,11 @@ class DataClasses(NamedTuple):
 
 class Verdict(NamedTuple):
     """Args:
-        problems (list[str]): What would stop a run or spoil it.
-        options (dict): The ``--cfg-options`` that mend it.
-        warnings (list[str]): What may be meant so.
+    problems (list[str]): What would stop a run or spoil it.
+    options (dict): The ``--cfg-options`` that mend it.
+    warnings (list[str]): What may be meant so.
     """
+
     problems: List[str]
     options: Dict[str, object]
     warnings: List[str]
@@ -196,8 +200,9 @@ def _look(dataset, field: str) -> DataClasses:
     folder = Path(dataset.img_prefix)
     if not folder.is_dir():  # told elsewhere
         return found
-    names = tuple(sorted(entry.name for entry in os.scandir(folder)
-                         if entry.is_dir() and not entry.name.startswith('.')))
+    names = tuple(
+        sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith('.'))
+    )
     empty = tuple(name for name in names if not _has_image(folder / name, dataset.is_valid_file))
     declared = len(found.names) if found.names is not None and len(found.names) != len(names) else None
     # Names that are declared stand for the folders, one each, in their order.
@@ -208,8 +213,12 @@ def _reads_files(dataset) -> bool:
     """Whether it is mmpretrain's CustomDataset or one that reads like it: folders as classes, or a list of labels."""
     reader = next((kind for kind in type(dataset).__mro__ if 'load_data_list' in vars(kind)), None)
     known = reader is not None and reader.__module__.partition('.')[0] in ('mmpretrain', 'mmrm')
-    return (known and hasattr(dataset, 'is_valid_file') and bool(getattr(dataset, 'with_label', False))
-            and '://' not in f'{dataset.img_prefix}{dataset.ann_file}')
+    return (
+        known
+        and hasattr(dataset, 'is_valid_file')
+        and bool(getattr(dataset, 'with_label', False))
+        and '://' not in f'{dataset.img_prefix}{dataset.ann_file}'
+    )
 
 
 def _has_image(folder: Path, is_image) -> bool:
@@ -230,8 +239,9 @@ def _labels_of_list(path: Path) -> dict:
         labels = [Label(int(word), f'line {line} of {path}') for word, line in first.items()]
     except ValueError:
         bad = next(line for word, line in first.items() if not word.lstrip('+-').isdecimal())
-        return dict(unreadable=f'line {bad} of {path} does not end in a label: a path, a blank and a whole number are '
-                               'expected')
+        return dict(
+            unreadable=f'line {bad} of {path} does not end in a label: a path, a blank and a whole number are expected'
+        )
     return dict(lowest=min(labels), highest=max(labels)) if labels else {}
 
 
@@ -269,8 +279,9 @@ def _labels_in_memory(dataset) -> dict:
 
 
 # --------------------------------------------------------------------------------------------------------- the verdict
-def compare(heads: Dict[str, int], data: Sequence[DataClasses], cfg: Optional[Config] = None,
-            parts: Sequence[str] = PARTS) -> Verdict:
+def compare(
+    heads: Dict[str, int], data: Sequence[DataClasses], cfg: Optional[Config] = None, parts: Sequence[str] = PARTS
+) -> Verdict:
     """Which numbers and names do not agree.
 
     Args:
@@ -304,13 +315,17 @@ def _compare_folders(data: Sequence[DataClasses], verdict: Verdict) -> None:
     """Folders that are no class, and folders that are not those of ``metainfo``."""
     for each in data:
         if each.declared is not None:
-            verdict.problems.append(f'{each.shown} stands for {each.declared} classes, and {each.folder} has '
-                                    f'{len(each.known)} class folders: {_some(each.known)}{_empty(each)}')
+            verdict.problems.append(
+                f'{each.shown} stands for {each.declared} classes, and {each.folder} has '
+                f'{len(each.known)} class folders: {_some(each.known)}{_empty(each)}'
+            )
             if _can_be_declared(each.known):
                 verdict.options[f'{each.field}.metainfo.classes'] = ','.join(each.known)
         elif each.empty and each.field.startswith('train'):
-            verdict.warnings.append(f'{each.shown}: {each.folder} has {_count(each.empty, "class folder")} without an '
-                                    f'image, which count as classes: {_some(each.empty)}')
+            verdict.warnings.append(
+                f'{each.shown}: {each.folder} has {_count(each.empty, "class folder")} without an '
+                f'image, which count as classes: {_some(each.empty)}'
+            )
 
 
 def _compare_splits(data: Sequence[DataClasses], verdict: Verdict) -> List[DataClasses]:
@@ -334,8 +349,12 @@ def _compare_splits(data: Sequence[DataClasses], verdict: Verdict) -> List[DataC
         verdict.problems.append(
             f'{each.field} has {len(each.known)} classes, {first.field} has {len(first.known)}{told}: {name!r} would '
             f'be label {label} in one and {labels[name][0]} in the other'
-            + ('. Both need the same class folders, an empty one where there is no image'
-               if each.folder and first.folder else ''))
+            + (
+                '. Both need the same class folders, an empty one where there is no image'
+                if each.folder and first.folder
+                else ''
+            )
+        )
         wrong.append(each)
     return wrong
 
@@ -354,7 +373,8 @@ def _compare_heads(heads: Dict[str, int], data: Sequence[DataClasses], verdict: 
         where = f' (the folders {_some(first.known)} of {first.folder})' if first.folder else ''
         verdict.problems.append(
             f'{fields} {"has" if len(group) == 1 else "have"} {number} classes{where}{_empty(first)}, the model has '
-            + ', '.join(f'{place}={heads[place]}' for place in wrong))
+            + ', '.join(f'{place}={heads[place]}' for place in wrong)
+        )
         for place in wrong:
             if number - len(first.empty) != heads[place]:  # else it is enough to remove the empty ones
                 verdict.options.setdefault(place, number - len(first.empty))
@@ -381,13 +401,16 @@ def _compare_labels(heads: Dict[str, int], data: Sequence[DataClasses], verdict:
             continue
         wrong = next((label for label in (each.highest, each.lowest) if label and not 0 <= label.number < number), None)
         if wrong:
-            verdict.problems.append(f'{each.shown} has the label {wrong.number} ({wrong.place}); with {number} classes '
-                                    f'0 to {number - 1} are allowed')
+            verdict.problems.append(
+                f'{each.shown} has the label {wrong.number} ({wrong.place}); with {number} classes '
+                f'0 to {number - 1} are allowed'
+            )
         elif not each.names and each.field.startswith('train') and each.highest.number < number - 1:
             verdict.warnings.append(
                 f'{each.shown} has labels up to {each.highest.number}, model.head.num_classes={number}. If there are '
                 f'{each.highest.number + 1} classes: --cfg-options '
-                + ' '.join(f'{place}={each.highest.number + 1}' for place in heads))
+                + ' '.join(f'{place}={each.highest.number + 1}' for place in heads)
+            )
 
 
 def _can_be_declared(names: Sequence[str]) -> bool:

@@ -1,4 +1,5 @@
 """Reading mmengine's configs, and finding things in them."""
+
 import traceback
 from pathlib import Path
 from typing import Iterator, List, Optional, Tuple
@@ -34,12 +35,15 @@ def _check_preprocessor_options(cfg: Config, path: Path, options: dict) -> None:
     """Raise if an option would make a second preprocessor: the model's own hides the one beside it."""
     astray = next((key for key in options if key.startswith('model.data_preprocessor.')), None)
     if astray and preprocessor_is_beside(cfg):
-        raise UserValueError(f'--cfg-options {astray}: config {path} has its preprocessor beside the model, so it is '
-                             f'{astray[len("model."):]}')
+        raise UserValueError(
+            f'--cfg-options {astray}: config {path} has its preprocessor beside the model, so it is '
+            f'{astray[len("model.") :]}'
+        )
     astray = next((key for key in options if key.startswith('data_preprocessor.')), None)
     if astray and (cfg.get('model') or {}).get('data_preprocessor'):
-        raise UserValueError(f'--cfg-options {astray}: config {path} has its preprocessor in the model, so it is '
-                             f'model.{astray}')
+        raise UserValueError(
+            f'--cfg-options {astray}: config {path} has its preprocessor in the model, so it is model.{astray}'
+        )
 
 
 def config_line(error: BaseException) -> str:

@@ -4,28 +4,66 @@ One list for all: a resumed run is compared with its checkpoint (:mod:`mmrm.engi
 config (:mod:`mmrm.analysis.tables`), and a run of a sweep with the one that its folder holds
 (:mod:`mmrm.experiments.jobs`).
 """
+
 import ast
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from .config import type_name
 
 # The parts of a config that decide a result, besides versions and the processor.
-SECTIONS = ('model', 'data_preprocessor', 'train_dataloader', 'val_dataloader', 'optim_wrapper', 'param_scheduler',
-            'train_cfg', 'val_cfg', 'custom_hooks', 'auto_scale_lr', 'randomness')
+SECTIONS = (
+    'model',
+    'data_preprocessor',
+    'train_dataloader',
+    'val_dataloader',
+    'optim_wrapper',
+    'param_scheduler',
+    'train_cfg',
+    'val_cfg',
+    'custom_hooks',
+    'auto_scale_lr',
+    'randomness',
+)
 # What does not, wherever it stands in them: where the data is and how fast it comes, and how often a run validates.
-PLACES_AND_SPEED = ('data_root', 'data_prefix', 'ann_file', 'backend_args', 'file_client_args', 'num_workers',
-                    'persistent_workers', 'pin_memory', 'prefetch_factor', 'lazy_init', 'serialize_data',
-                    'val_interval', 'val_begin', 'dynamic_intervals', '_scope_')
-LOGGED_ONLY = ('log_blind_kl', )  # of RMConsistencyHead: one number more in the log
+PLACES_AND_SPEED = (
+    'data_root',
+    'data_prefix',
+    'ann_file',
+    'backend_args',
+    'file_client_args',
+    'num_workers',
+    'persistent_workers',
+    'pin_memory',
+    'prefetch_factor',
+    'lazy_init',
+    'serialize_data',
+    'val_interval',
+    'val_begin',
+    'dynamic_intervals',
+    '_scope_',
+)
+LOGGED_ONLY = ('log_blind_kl',)  # of RMConsistencyHead: one number more in the log
 LENGTH = ('max_epochs', 'max_iters')
 # Hooks that watch a run and leave it as it is.
-WATCHING_HOOKS = ('CheckClassesHook', 'NonFiniteLossHook', 'MixedBatchesHook', 'CheckInvalidLossHook',
-                  'NumClassCheckHook', 'VisualizationHook', 'DetVisualizationHook', 'SegVisualizationHook',
-                  'ProfilerHook', 'MemoryProfilerHook', 'EmptyCacheHook', 'EarlyStoppingHook')
+WATCHING_HOOKS = (
+    'CheckClassesHook',
+    'NonFiniteLossHook',
+    'MixedBatchesHook',
+    'CheckInvalidLossHook',
+    'NumClassCheckHook',
+    'VisualizationHook',
+    'DetVisualizationHook',
+    'SegVisualizationHook',
+    'ProfilerHook',
+    'MemoryProfilerHook',
+    'EmptyCacheHook',
+    'EarlyStoppingHook',
+)
 
 
 class Difference(NamedTuple):
     """A setting with two values, as text."""
+
     key: str
     old: str
     new: str
@@ -51,14 +89,21 @@ def decisive_settings(cfg: dict, length: bool = False, weights: bool = False) ->
     schedulers = found.get('param_scheduler')
     if isinstance(schedulers, dict):
         found['param_scheduler'] = [schedulers]
-    found['custom_hooks'] = [hook for hook in found.get('custom_hooks') or []
-                             if not isinstance(hook, dict) or type_name(hook) not in WATCHING_HOOKS]
+    found['custom_hooks'] = [
+        hook
+        for hook in found.get('custom_hooks') or []
+        if not isinstance(hook, dict) or type_name(hook) not in WATCHING_HOOKS
+    ]
     scaling = found.pop('auto_scale_lr', None) or {}
     if scaling.get('enable'):
         found['auto_scale_lr'] = scaling.get('base_batch_size')
     found['randomness'] = {key: value for key, value in (found.get('randomness') or {}).items() if key != 'seed'}
-    left_out = {*PLACES_AND_SPEED, *LOGGED_ONLY, *(() if length else LENGTH),
-                *(() if weights else ('checkpoint', 'pretrained'))}
+    left_out = {
+        *PLACES_AND_SPEED,
+        *LOGGED_ONLY,
+        *(() if length else LENGTH),
+        *(() if weights else ('checkpoint', 'pretrained')),
+    }
     found = {key: _plain(value, left_out) for key, value in found.items()}
     for part in ('train_dataloader', 'val_dataloader'):
         loader = found.get(part) or {}
@@ -124,8 +169,11 @@ def parse_settings(text: str) -> Optional[dict]:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError):
         return None
-    return {statement.targets[0].id: _value(statement.value) for statement in statements
-            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)}
+    return {
+        statement.targets[0].id: _value(statement.value)
+        for statement in statements
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+    }
 
 
 def _value(node: ast.expr):
@@ -136,8 +184,9 @@ def _value(node: ast.expr):
         found.update({keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg})
         return found
     if isinstance(node, ast.Dict):
-        return {_value(key): _value(value) for key, value in zip(node.keys, node.values)
-                if isinstance(key, ast.Constant)}
+        return {
+            _value(key): _value(value) for key, value in zip(node.keys, node.values) if isinstance(key, ast.Constant)
+        }
     if isinstance(node, (ast.List, ast.Tuple)):
         return [_value(each) for each in node.elts]
     try:

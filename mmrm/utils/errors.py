@@ -1,4 +1,5 @@
 """Mistakes of the user, told in one message instead of a traceback."""
+
 import functools
 import sys
 

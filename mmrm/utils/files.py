@@ -1,4 +1,5 @@
 """Writing files: never over one of the user's, whole or not at all, and by one process at a time."""
+
 import contextlib
 import errno
 import json
@@ -206,9 +207,12 @@ def _take(path: Path, wait: bool) -> int:
                 os.truncate(descriptor, 0)
                 os.pwrite(descriptor, f'{json.dumps(note)}\n'.encode(), 0)
                 if before.get('host') not in (None, note['host']):
-                    print(f'warning: {path} was left behind by {_describe(before)}. If that one is still running, this '
-                          'file system does not share locks between machines: end one of the two.', file=sys.stderr,
-                          flush=True)
+                    print(
+                        f'warning: {path} was left behind by {_describe(before)}. If that one is still running, this '
+                        'file system does not share locks between machines: end one of the two.',
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 _held.add(descriptor)
                 return descriptor
         except BlockingIOError:

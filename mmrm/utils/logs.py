@@ -1,4 +1,5 @@
 """mmengine's logs: one ``<time>/vis_data/scalars.json`` a session of a run, one record a line."""
+
 import json
 from pathlib import Path
 from typing import Iterator, List, Optional, Union

@@ -3,6 +3,7 @@
 mmengine adds whatever it is given. So a key that the config has not is told, with the nearest one that it has, unless
 the class that it is for takes such an argument.
 """
+
 import contextlib
 import difflib
 import importlib
@@ -17,10 +18,23 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, Tes
 from torch.utils.data import DataLoader
 
 # What mmengine and the tools here read at the top of a config, besides the arguments of the Runner.
-TOP = ('auto_scale_lr', 'data_preprocessor', 'compile', 'sync_bn', 'find_unused_parameters', 'model_wrapper_cfg',
-       'activation_checkpointing', 'efficient_conv_bn_eval', 'detect_anomalous_params', 'runner_type', 'strategy',
-       'custom_imports', 'tta_model', 'tta_pipeline')
-LOADER = ('num_batch_per_epoch', )
+TOP = (
+    'auto_scale_lr',
+    'data_preprocessor',
+    'compile',
+    'sync_bn',
+    'find_unused_parameters',
+    'model_wrapper_cfg',
+    'activation_checkpointing',
+    'efficient_conv_bn_eval',
+    'detect_anomalous_params',
+    'runner_type',
+    'strategy',
+    'custom_imports',
+    'tta_model',
+    'tta_pipeline',
+)
+LOADER = ('num_batch_per_epoch',)
 HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 # Dicts whose keys are the user's: names, parts of names, places.
 FREE = ('metainfo', 'custom_keys', 'data_prefix', 'backend_args', 'file_client_args')
@@ -28,6 +42,7 @@ FREE = ('metainfo', 'custom_keys', 'data_prefix', 'backend_args', 'file_client_a
 
 class Unknown(NamedTuple):
     """A key of ``--cfg-options`` that the config has not: as it was given, the part that is new, the nearest one."""
+
     key: str
     new: str
     nearest: Optional[str]
@@ -61,7 +76,7 @@ def _first_unknown(cfg: Config, words: List[str]) -> Optional[_Place]:
     """Where a key leaves what is known, None if it does not."""
     node = cfg
     for depth, word in enumerate(words):
-        above, path = words[:depth], words[:depth + 1]
+        above, path = words[:depth], words[: depth + 1]
         if isinstance(node, (list, tuple)):
             if not word.isdecimal() or int(word) >= len(node):
                 return None  # mmengine's own error
@@ -88,7 +103,7 @@ def _first_unknown(cfg: Config, words: List[str]) -> Optional[_Place]:
 def _nearest(cfg: Config, key: str, new: _Place) -> Optional[str]:
     """The most similar key of the config, else of the arguments that the class takes."""
     *above, word = new.path
-    rest = key.split('.')[len(new.path):]
+    rest = key.split('.')[len(new.path) :]
     for keys in (_keys(cfg), ('.'.join([*above, name, *rest]) for name in sorted(new.arguments))):
         # Keys of one part have much in common: the word that is wrong must be like one of the right key.
         known = [each for each in keys if difflib.get_close_matches(word, each.split('.'), n=1, cutoff=0.75)]
@@ -118,8 +133,9 @@ def _arguments(node: dict, path: List[str], scope: Optional[str]) -> _Arguments:
         kinds.append('priority')
     names = {kind for kind in kinds if isinstance(kind, str)}
     signatures = [_signature(kind) for kind in kinds if not isinstance(kind, str)]
-    return _Arguments(names.union(*(each.names for each in signatures)),
-                      not kinds or any(each.anything for each in signatures))
+    return _Arguments(
+        names.union(*(each.names for each in signatures)), not kinds or any(each.anything for each in signatures)
+    )
 
 
 def _implied(place: str) -> list:
@@ -147,8 +163,9 @@ def _classes(kind, scope: Optional[str]) -> list:
     modules = [registries]
     with contextlib.suppress(ImportError):
         modules.append(importlib.import_module(f'{scope}.registry'))
-    found = [registry.get(kind) for module in modules for registry in vars(module).values()
-             if isinstance(registry, Registry)]
+    found = [
+        registry.get(kind) for module in modules for registry in vars(module).values() if isinstance(registry, Registry)
+    ]
     return [each for each in found if each is not None]
 
 

@@ -3,6 +3,7 @@
 A relative path that a user gives is looked up from the current folder first, then from :func:`home`, so that every tool
 works from any folder.
 """
+
 from pathlib import Path
 from typing import Union
 
@@ -52,6 +53,7 @@ def find_config(path: Union[str, Path]) -> Path:
         if (base / path).is_file():
             return (base / path).resolve()
     import difflib
+
     known = sorted(str(p.relative_to(shipped())) for p in (shipped() / 'configs').glob('[!_]*/*.py'))
     near = difflib.get_close_matches(str(path), known, n=3, cutoff=0.5)
     hint = f' Did you mean {", ".join(near)}?' if near else ' The shipped configs are in configs/*/*.py.'

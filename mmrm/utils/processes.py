@@ -1,4 +1,5 @@
 """Which process of a run this is, and lines that only one of them tells."""
+
 import os
 import sys
 from typing import Set

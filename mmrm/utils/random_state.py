@@ -1,4 +1,5 @@
 """The global generators of Python, NumPy and torch: their state, and a seed for a while."""
+
 import contextlib
 import hashlib
 import random
@@ -14,7 +15,8 @@ def get_random_state() -> dict:
     state = dict(
         python=random.getstate(),
         numpy=(name, np.asarray(keys).astype(np.int64).tolist(), position, has_gauss, cached),
-        torch=torch.get_rng_state())
+        torch=torch.get_rng_state(),
+    )
     if torch.cuda.is_available():
         state['cuda'] = torch.cuda.get_rng_state()
     return state

@@ -2,6 +2,7 @@
 
 A session that begins at an epoch makes void what earlier sessions measured at that epoch and later.
 """
+
 import math
 import os
 import re
@@ -27,6 +28,7 @@ class RunLog:
         training (dict): 'memory', the peak in MB, and 'hours', the time of all iterations logged; where known.
         epochs (dict[int, dict]): The last training record of each epoch, without those that a later session made void.
     """
+
     folder: Path
     validations: Dict[int, dict] = field(default_factory=dict)
     trained: int = 0
@@ -122,6 +124,7 @@ class Logged(NamedTuple):
         iterations (dict[int, dict]): Training records by iteration, ascending.
         trained (int): Epochs (or iterations) that are known to be done.
     """
+
     validations: Dict[int, dict]
     iterations: Dict[int, dict]
     trained: int
@@ -173,6 +176,7 @@ def _training(iterations: Dict[int, dict]) -> Dict[str, float]:
 def _read_settings(folder: Path, session: Path) -> Optional[dict]:
     """The config that a run wrote down: ``vis_data/config.py`` of its last session, or the one of its folder."""
     from mmengine.config import Config
+
     for path in (session / 'vis_data' / 'config.py', *sorted(folder.glob('*.py'))):
         if path.is_file():
             try:

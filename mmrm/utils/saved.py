@@ -1,4 +1,5 @@
 """The checkpoints in a run's folder, by name: ``epoch_3.pth``, ``iter_40.pth``, ``best_<metric>_epoch_3.pth``."""
+
 import re
 from pathlib import Path
 from typing import List, NamedTuple, Optional
@@ -15,6 +16,7 @@ class Saved(NamedTuple):
         unit (str): 'epoch' or 'iter'.
         step (int): How many epochs or iterations it holds.
     """
+
     path: Path
     metric: Optional[str]
     unit: str

@@ -1,4 +1,5 @@
 """What all figures share: colours that colour-blind readers tell apart, images back from network inputs, saving."""
+
 from pathlib import Path
 from typing import List, Optional, Sequence, Union
 
@@ -20,6 +21,7 @@ PICTURES = ('.png', '.svg', '.pdf')
 def new_figure(width: float, height: float, images: bool = False):
     """An empty figure of so many inches, apart from pyplot's global ones; of ``images`` the shape is kept."""
     from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), dpi=DPI)
     figure.set_layout_engine('compressed' if images else 'constrained', h_pad=0.06)
     return figure
@@ -33,6 +35,7 @@ def check_picture(path: Union[str, Path], overwrite: bool = False) -> Path:
 def save(figure, path: Union[str, Path], overwrite: bool = False) -> Path:
     """Write a figure as PNG, SVG or PDF, by the ending of ``path``."""
     import matplotlib
+
     path = check_picture(path, overwrite)
     # No dates and no random names, so that the same figure is the same file.
     metadata = {'.svg': {'Date': None}, '.pdf': {'CreationDate': None}}.get(path.suffix)
@@ -44,6 +47,7 @@ def save(figure, path: Union[str, Path], overwrite: bool = False) -> Path:
 def to_array(figure) -> np.ndarray:
     """A figure as an image: uint8 RGB, shape ``(height, width, 3)``."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
@@ -90,7 +94,7 @@ def to_images(inputs: torch.Tensor, preprocessor, order: str = 'rgb') -> np.ndar
 def short_name(name: str, length: int = 16) -> str:
     """The first of a class's names, cut to ``length``."""
     name = str(name).split(',')[0].strip()
-    return name if len(name) <= length else f'{name[:length - 1]}…'
+    return name if len(name) <= length else f'{name[: length - 1]}…'
 
 
 def label_text(scores: Sequence[float], classes: Optional[Sequence[str]] = None, most: int = 4) -> List[str]:
@@ -102,11 +106,11 @@ def label_text(scores: Sequence[float], classes: Optional[Sequence[str]] = None,
         most (int): Lines at most; the rest is summed up. Defaults to 4.
     """
     order = [int(index) for index in np.argsort(scores, kind='stable')[::-1] if scores[index] > 0]
-    shown = order if len(order) <= most else order[:most - 1]
+    shown = order if len(order) <= most else order[: most - 1]
     names = [short_name(classes[index]) if classes else f'class {index}' for index in shown]
     lines = [f'{name} {share_text(scores[index])}' for name, index in zip(names, shown)]
     if len(shown) < len(order):
-        rest = order[len(shown):]
+        rest = order[len(shown) :]
         lines.append(f'{len(rest)} more {share_text(sum(float(scores[index]) for index in rest))}')
     return lines
 

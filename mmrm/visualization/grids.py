@@ -1,4 +1,5 @@
 """Rows of texts as a table for a terminal, as Markdown, CSV or LaTeX."""
+
 import csv
 import io
 import shutil
@@ -39,6 +40,7 @@ def _terminal(headers: Sequence[str], lines: Sequence[Sequence[str]], right: Seq
     from rich import box
     from rich.console import Console
     from rich.table import Table
+
     width = max(100, shutil.get_terminal_size((120, 40)).columns)
     console = Console(record=True, file=io.StringIO(), width=width, highlight=False)
     shown = Table(box=box.SIMPLE_HEAD)
@@ -61,8 +63,16 @@ def _csv(headers: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence
     return out.getvalue().splitlines()
 
 
-_ESCAPES = {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '±': r'$\pm$',
-            'α': r'$\alpha$', 'λ': r'$\lambda$', 'ω': r'$\omega$', **{char: f'\\{char}' for char in '%#_&${}'}}
+_ESCAPES = {
+    '\\': r'\textbackslash{}',
+    '~': r'\textasciitilde{}',
+    '^': r'\textasciicircum{}',
+    '±': r'$\pm$',
+    'α': r'$\alpha$',
+    'λ': r'$\lambda$',
+    'ω': r'$\omega$',
+    **{char: f'\\{char}' for char in '%#_&${}'},
+}
 
 
 def _tex(text: str) -> str:
@@ -72,5 +82,12 @@ def _tex(text: str) -> str:
 def _latex(headers: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence[int]) -> List[str]:
     shape = ''.join('r' if index in right else 'l' for index in range(len(headers)))
     rows = [' & '.join(map(_tex, line)) + r' \\' for line in (headers, *lines)]
-    return [rf'\begin{{tabular}}{{{shape}}}', r'\toprule', rows[0], r'\midrule', *rows[1:], r'\bottomrule',
-            r'\end{tabular}']
+    return [
+        rf'\begin{{tabular}}{{{shape}}}',
+        r'\toprule',
+        rows[0],
+        r'\midrule',
+        *rows[1:],
+        r'\bottomrule',
+        r'\end{tabular}',
+    ]

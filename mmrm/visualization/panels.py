@@ -1,4 +1,5 @@
 """Rows of images with their labels and boxes."""
+
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from . import figures
 
 class Panel(NamedTuple):
     """One image of a gallery: uint8 RGB ``(H, W, 3)``, the lines below it, and a box to outline."""
+
     image: np.ndarray
     lines: List[str]
     box: Optional[Box] = None
@@ -28,7 +30,7 @@ def soft_labels(samples: Sequence, num_classes: int) -> torch.Tensor:
         if 'gt_score' in sample:
             row += sample.gt_score.cpu().float()
         elif 'gt_label' in sample:
-            row[sample.gt_label.cpu()] = 1.
+            row[sample.gt_label.cpu()] = 1.0
         else:
             raise UserValueError('the data set has no labels: there is nothing to fuse or to compare.')
     return scores
@@ -37,14 +39,16 @@ def soft_labels(samples: Sequence, num_classes: int) -> torch.Tensor:
 def draw_panel(axes, panel: Panel, lines: int) -> None:
     """Draw one image with its lines; room is left for ``lines``, so that all images have the same size."""
     from matplotlib.patches import Rectangle
+
     axes.imshow(panel.image, interpolation='nearest')
     figures.hide_axes(axes)
     axes.set_xlabel('\n'.join([*panel.lines, *[''] * (lines - len(panel.lines))]), fontsize=7, labelpad=2)
     if panel.box is not None:
         x1, y1, x2, y2 = panel.box
         for colour, width in (('black', 2.2), ('white', 1.0)):
-            axes.add_patch(Rectangle((x1 - .5, y1 - .5), x2 - x1, y2 - y1, fill=False, edgecolor=colour,
-                                     linewidth=width))
+            axes.add_patch(
+                Rectangle((x1 - 0.5, y1 - 0.5), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=width)
+            )
 
 
 def draw(rows: Sequence[Tuple[str, Sequence[Panel]]], titles: Sequence[str] = (), foot: Sequence[str] = ()):
@@ -62,7 +66,7 @@ def draw(rows: Sequence[Tuple[str, Sequence[Panel]]], titles: Sequence[str] = ()
     figure = figures.new_figure(max((side + 0.1) * columns + 0.5, 4), height, images=True)
     grid = figure.subplots(len(rows), columns, squeeze=False)
     for number, ((name, panels), axes_row) in enumerate(zip(rows, grid)):
-        for axes in axes_row[len(panels):]:
+        for axes in axes_row[len(panels) :]:
             axes.set_visible(False)
         for column, (axes, panel) in enumerate(zip(axes_row, panels)):
             draw_panel(axes, panel, lines)

@@ -1,4 +1,5 @@
 """The RecursiveMix authors' checkpoints in mmpretrain's layout."""
+
 from pathlib import Path
 from typing import Union
 
@@ -27,13 +28,19 @@ def convert(checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool
     weights = read_weights(source)
     network = split(weights.tensors)
     if network.layout.startswith('checkpoint with the prefix'):
-        raise UserFileError(f'{source} is in mmpretrain\'s layout already.')
+        raise UserFileError(f"{source} is in mmpretrain's layout already.")
     check_classifier(network, source)
     if verify(network.backbone, str(source)) is None:
-        raise UserFileError(f'{source} is {describe(network.backbone)}: none of the networks that can be converted '
-                            '(ResNet, CIFAR ResNet, DenseNet, PyramidNet, PVTv2).')
+        raise UserFileError(
+            f'{source} is {describe(network.backbone)}: none of the networks that can be converted '
+            '(ResNet, CIFAR ResNet, DenseNet, PyramidNet, PVTv2).'
+        )
     state_dict = {f'backbone.{key}': value for key, value in network.backbone.items()}
     state_dict.update({f'head.{key}': value for key, value in network.head.items()})
-    meta = dict(origin(weights, state_dict), content=f'classifier, {describe(network.backbone).removeprefix("a ")}',
-                layout='mmpretrain', converted_from=network.layout)
+    meta = dict(
+        origin(weights, state_dict),
+        content=f'classifier, {describe(network.backbone).removeprefix("a ")}',
+        layout='mmpretrain',
+        converted_from=network.layout,
+    )
     return save(state_dict, out, meta, overwrite)

@@ -1,4 +1,5 @@
 """Weights out: a backbone for mmdet and mmseg, a classifier without RecursiveMix's extra layer for other libraries."""
+
 import importlib
 import json
 from collections import OrderedDict
@@ -18,10 +19,9 @@ LAYOUTS = ('mmpretrain', 'torchvision', 'timm')
 SUFFIXES = ('.pth', '.pt', '.safetensors')
 
 
-def export_backbone(checkpoint: Union[str, Path],
-                    out: Union[str, Path],
-                    overwrite: bool = False,
-                    prefix: Optional[str] = None) -> dict:
+def export_backbone(
+    checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool = False, prefix: Optional[str] = None
+) -> dict:
     """Write the backbone of a checkpoint alone, under bare mmpretrain names, for mmdet and mmseg.
 
     Args:
@@ -47,21 +47,29 @@ def export_backbone(checkpoint: Union[str, Path],
 
 def _check_prefix(backbone: StateDict, source: Path, prefix: Optional[str]) -> None:
     """Raise if the tensors are a whole model's, its backbone behind a prefix that is not known here."""
-    prefixes = sorted({key[:key.index('backbone.')] + 'backbone.' for key in backbone
-                       if key.startswith('backbone.') or '.backbone.' in key})
-    prefixes = prefixes or [begin for begin in sorted({key.partition('.')[0] + '.' for key in backbone})
-                            if identify(split(strip_prefix(begin, backbone)).backbone)]
+    prefixes = sorted(
+        {
+            key[: key.index('backbone.')] + 'backbone.'
+            for key in backbone
+            if key.startswith('backbone.') or '.backbone.' in key
+        }
+    )
+    prefixes = prefixes or [
+        begin
+        for begin in sorted({key.partition('.')[0] + '.' for key in backbone})
+        if identify(split(strip_prefix(begin, backbone)).backbone)
+    ]
     if prefixes:
         before = prefix.rstrip('.') + '.' if prefix else ''
         others = f' There are others: {abbreviate(prefixes[1:])}' if prefixes[1:] else ''
-        raise UserFileError(f'{source} has its backbone behind a prefix: give prefix={before + prefixes[0]!r} '
-                            f'(--prefix).{others}')
+        raise UserFileError(
+            f'{source} has its backbone behind a prefix: give prefix={before + prefixes[0]!r} (--prefix).{others}'
+        )
 
 
-def export_classifier(checkpoint: Union[str, Path],
-                      out: Union[str, Path],
-                      layout: str = 'mmpretrain',
-                      overwrite: bool = False) -> dict:
+def export_classifier(
+    checkpoint: Union[str, Path], out: Union[str, Path], layout: str = 'mmpretrain', overwrite: bool = False
+) -> dict:
     """Write the classifier that is deployed: backbone and ``fc``, no RoI layer.
 
     Args:
@@ -107,12 +115,15 @@ def _mmpretrain(network: Network, config: Optional[dict], source: Path) -> State
 
 def _torchvision(network: Network, config: Optional[dict], source: Path) -> StateDict:
     if config is None or config['type'] != 'ResNet':
-        raise UserValueError(f'{source} is {describe(network.backbone)}: the torchvision layout is not provided for '
-                             'it, only for plain ResNets.')
+        raise UserValueError(
+            f'{source} is {describe(network.backbone)}: the torchvision layout is not provided for '
+            'it, only for plain ResNets.'
+        )
     state_dict = {**network.backbone, 'fc.weight': network.head['fc.weight'], 'fc.bias': network.head['fc.bias']}
     if 'base_channels' in config:
         raise UserValueError(f"{source} is {describe(network.backbone)}: torchvision's ResNets have the width 64.")
     import torchvision
+
     model = getattr(torchvision.models, f'resnet{config["depth"]}')(num_classes=len(state_dict['fc.bias']))
     _load(model, state_dict, str(source), f'torchvision.models.resnet{config["depth"]}')
     return state_dict
@@ -120,11 +131,16 @@ def _torchvision(network: Network, config: Optional[dict], source: Path) -> Stat
 
 def _timm(network: Network, config: Optional[dict], source: Path) -> StateDict:
     if config is not None and config['type'] == 'mmdet.PyramidVisionTransformerV2':
-        return {**pvt_to_timm(network.backbone), 'head.weight': network.head['fc.weight'],
-                'head.bias': network.head['fc.bias']}
+        return {
+            **pvt_to_timm(network.backbone),
+            'head.weight': network.head['fc.weight'],
+            'head.bias': network.head['fc.bias'],
+        }
     if config is None or config['type'] != 'ResNet' or 'base_channels' in config:
-        raise UserValueError(f'{source} is {describe(network.backbone)}: the timm layout is not provided for it, only '
-                             'for plain ResNets and PVTv2.')
+        raise UserValueError(
+            f'{source} is {describe(network.backbone)}: the timm layout is not provided for it, only '
+            'for plain ResNets and PVTv2.'
+        )
     return _torchvision(network, config, source)  # timm names its ResNets as torchvision does
 
 
@@ -143,6 +159,7 @@ def verify(backbone: StateDict, source: str) -> Optional[dict]:
     config = identify(backbone)
     if config is not None:
         from mmpretrain.registry import MODELS
+
         if '.' in config['type']:  # another toolbox's: its registry is filled by the import
             importlib.import_module(f'{config["type"].split(".")[0]}.models')
         _load(MODELS.build(dict(config)), backbone, source, describe(backbone))
@@ -180,12 +197,14 @@ def save(state_dict: StateDict, out: Path, meta: dict, overwrite: bool = False, 
         dict: ``meta``.
     """
     # Own storages, so that no view drags the rest of a checkpoint along.
-    tensors = OrderedDict((key, value.detach().cpu().clone(memory_format=torch.contiguous_format))
-                          for key, value in state_dict.items())
+    tensors = OrderedDict(
+        (key, value.detach().cpu().clone(memory_format=torch.contiguous_format)) for key, value in state_dict.items()
+    )
     with atomic_write(out, overwrite) as part:
         try:
             if out.suffix == '.safetensors':
                 from safetensors.torch import save_file
+
                 save_file(tensors, part, metadata=dict(format='pt', meta=json.dumps(meta)))
             elif bare:
                 tensors.meta = meta

@@ -3,6 +3,7 @@
 Pure functions on state dicts. Inside this package a network is always named as in mmpretrain, backbone and head apart
 and without their prefixes (``layer1.0.conv1.weight``, ``fc.weight``, ``fc_roi.weight``).
 """
+
 import re
 from typing import Dict, List, NamedTuple, Optional
 
@@ -38,6 +39,7 @@ class Network(NamedTuple):
         head (dict): ``fc.*`` and ``fc_roi.*``, and what else a classifier's head holds.
         others (list[str]): Keys that are neither (necks, detectors' heads, preprocessors), as in the file.
     """
+
     layout: str
     backbone: StateDict
     head: StateDict
@@ -69,7 +71,7 @@ def split(state_dict: StateDict, prefix: Optional[str] = None) -> Network:
 
 def strip_prefix(prefix: str, tensors: StateDict) -> StateDict:
     """The tensors whose names begin with ``prefix``, without it."""
-    return {key[len(prefix):]: value for key, value in tensors.items() if key.startswith(prefix)}
+    return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def _split_bare(state_dict: StateDict) -> Network:
@@ -80,7 +82,7 @@ def _split_bare(state_dict: StateDict) -> Network:
         if name is None:
             backbone[key] = value
         else:
-            head[HEADS[name] + key[len(name):]] = value
+            head[HEADS[name] + key[len(name) :]] = value
     layout, backbone = to_mmpretrain_names(backbone)
     return Network(layout, backbone, head, [])
 
@@ -108,8 +110,11 @@ def _cifar_resnet_name(key: str) -> str:
     key = re.sub(r'^conv1\.1\.', 'bn1.', key)
     key = re.sub(r'^conv([2-5])_x\.', lambda match: f'layer{int(match[1]) - 1}.', key)
     # Convolutions at 0, 3, 6, each followed by its BN; ReLU in between.
-    key = re.sub(r'\.residual_function\.([0-7])\.', lambda match: '.{}{}.'.format(
-        ('conv', 'bn', 'relu')[int(match[1]) % 3], int(match[1]) // 3 + 1), key)
+    key = re.sub(
+        r'\.residual_function\.([0-7])\.',
+        lambda match: '.{}{}.'.format(('conv', 'bn', 'relu')[int(match[1]) % 3], int(match[1]) // 3 + 1),
+        key,
+    )
     return key.replace('.shortcut.', '.downsample.')
 
 
@@ -153,7 +158,7 @@ def _pvt_from_timm(state_dict: StateDict) -> StateDict:
         if stage is None:
             renamed[key] = value
             continue
-        number, part, rest = stage[1], stage[2], key[stage.end():]
+        number, part, rest = stage[1], stage[2], key[stage.end() :]
         if part == 'downsample':
             renamed[f'layers.{number}.0.' + rest.replace('proj.', 'projection.')] = value
         elif part == 'norm':
@@ -164,12 +169,12 @@ def _pvt_from_timm(state_dict: StateDict) -> StateDict:
             if rest.startswith('attn.q.'):
                 pair = state_dict.get(key.replace('.attn.q.', '.attn.kv.'))
                 if pair is not None:
-                    renamed[f'{start}attn.attn.in_proj_{rest[len("attn.q."):]}'] = torch.cat([value, pair])
+                    renamed[f'{start}attn.attn.in_proj_{rest[len("attn.q.") :]}'] = torch.cat([value, pair])
             elif not rest.startswith('attn.kv.'):
                 name = next((name for name in PVT_BLOCK if rest.startswith(name)), '')
                 if name in ('mlp.fc1.', 'mlp.fc2.') and value.ndim == 2:
                     value = value[:, :, None, None]  # mmdet's fully connected layers are 1 x 1 convolutions
-                renamed[start + PVT_BLOCK.get(name, '') + rest[len(name):]] = value
+                renamed[start + PVT_BLOCK.get(name, '') + rest[len(name) :]] = value
     return renamed
 
 
@@ -188,13 +193,13 @@ def pvt_to_timm(backbone: StateDict) -> StateDict:
             block, rest = rest.split('.', 1)
             start = f'stages.{number}.blocks.{block}.'
             if rest.startswith('attn.attn.in_proj_'):
-                kind, width = rest[len('attn.attn.in_proj_'):], len(value) // 3
+                kind, width = rest[len('attn.attn.in_proj_') :], len(value) // 3
                 renamed[f'{start}attn.q.{kind}'], renamed[f'{start}attn.kv.{kind}'] = value[:width], value[width:]
             else:
                 name = next(name for name in names if rest.startswith(name))
                 if name in ('ffn.layers.0.', 'ffn.layers.4.') and value.ndim == 4:
                     value = value[:, :, 0, 0]
-                renamed[start + names[name] + rest[len(name):]] = value
+                renamed[start + names[name] + rest[len(name) :]] = value
     return renamed
 
 
@@ -268,17 +273,18 @@ def _identify_densenet(backbone: StateDict) -> Optional[dict]:
         return None
     return dict(
         type='DenseNetCIFAR' if kernel[-1] == 3 else 'DenseNet',
-        arch=dict(growth_rate=growth, depths=depths, init_channels=kernel[0]))
+        arch=dict(growth_rate=growth, depths=depths, init_channels=kernel[0]),
+    )
 
 
 def _size(state_dict: StateDict, key: str) -> tuple:
     """The shape of a tensor, zeros where there is none."""
-    return tuple(state_dict[key].shape) or (0, ) if key in state_dict else (0, )
+    return tuple(state_dict[key].shape) or (0,) if key in state_dict else (0,)
 
 
 def _count(state_dict: StateDict, start: str) -> int:
     """Number of numbered modules below ``start``."""
-    return len({key[len(start):].split('.', 1)[0] for key in state_dict if key.startswith(start)})
+    return len({key[len(start) :].split('.', 1)[0] for key in state_dict if key.startswith(start)})
 
 
 def describe(backbone: StateDict) -> str:
@@ -321,6 +327,7 @@ class Fit(NamedTuple):
         left (list[str]): Given, not wanted.
         shapes (dict[str, str]): Given in another shape, each with a sentence about it.
     """
+
     missing: List[str]
     left: List[str]
     shapes: Dict[str, str]
@@ -330,8 +337,11 @@ def compare(wanted: StateDict, given: StateDict) -> Fit:
     """Compare names and shapes of two state dicts; BN's counters may be absent on either side."""
     missing = [key for key in wanted if key not in given and not key.endswith(COUNTER)]
     left = [key for key in given if key not in wanted and not key.endswith(COUNTER)]
-    shapes = {key: f'{key} is {tuple(given[key].shape)} instead of {tuple(wanted[key].shape)}'
-              for key in wanted if key in given and wanted[key].shape != given[key].shape}
+    shapes = {
+        key: f'{key} is {tuple(given[key].shape)} instead of {tuple(wanted[key].shape)}'
+        for key in wanted
+        if key in given and wanted[key].shape != given[key].shape
+    }
     return Fit(missing, left, shapes)
 
 

@@ -1,4 +1,5 @@
 """Which weights these are: hashes, and the note on their origin that every file written here carries."""
+
 import hashlib
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Optional
@@ -13,10 +14,11 @@ from .layouts import StateDict, abbreviate
 
 class Weights(NamedTuple):
     """Args:
-        file (Path): Where they were read.
-        tensors (dict): Named tensors, as in the file.
-        meta (dict): What the file says of itself; empty if nothing.
+    file (Path): Where they were read.
+    tensors (dict): Named tensors, as in the file.
+    meta (dict): What the file says of itself; empty if nothing.
     """
+
     file: Path
     tensors: StateDict
     meta: dict

@@ -1,4 +1,5 @@
 """Which checkpoint a run's folder stands for."""
+
 import contextlib
 import sys
 from pathlib import Path
@@ -91,8 +92,13 @@ def weights_of_run(folder: Path, hint: str = '') -> Path:
         if not latest.is_file():
             raise UserFileError(f'{folder / "last_checkpoint"} names {latest.name}, which is not there.')
         return latest
-    seeds = sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith('replaced-')
-                   and (best_checkpoints(child) or latest_checkpoint(child)))
+    seeds = sorted(
+        child.name
+        for child in folder.iterdir()
+        if child.is_dir()
+        and not child.name.startswith('replaced-')
+        and (best_checkpoints(child) or latest_checkpoint(child))
+    )
     if seeds:
         raise UserFileError(f'{folder} holds several runs, name one: {abbreviate(seeds)}.')
     raise UserFileError(f'{folder} is a folder without a checkpoint (best_*.pth, {", ".join(CHECKPOINTS)}).{hint}')

@@ -1,4 +1,5 @@
 """Backbone weights that arrive whole or stop the run."""
+
 import hashlib
 import os
 import re
@@ -41,6 +42,7 @@ class Loaded(NamedTuple):
         values (int): Number of values in them.
         sha256 (str): :func:`~mmrm.weights.provenance.tensor_hash` of the backbone.
     """
+
     file: Path
     layout: str
     tensors: int
@@ -48,8 +50,10 @@ class Loaded(NamedTuple):
     sha256: str
 
     def __str__(self) -> str:
-        return (f'{self.file} ({self.layout}): {self.tensors} tensors, {self.values / 1e6:.2f} M values, '
-                f'sha256 {self.sha256[:16]}')
+        return (
+            f'{self.file} ({self.layout}): {self.tensors} tensors, {self.values / 1e6:.2f} M values, '
+            f'sha256 {self.sha256[:16]}'
+        )
 
 
 def find_checkpoint(path: Union[str, Path], hint: str = '') -> Path:
@@ -84,6 +88,7 @@ def download(address: str, hint: str = '') -> Path:
     scheme, rest = address.split('://', 1)
     if scheme == 'torchvision':
         from mmengine.runner.checkpoint import get_torchvision_models
+
         known = get_torchvision_models()
         if rest not in known:
             raise UserFileError(f'{address}: torchvision has no weights {rest!r}; for example resnet50, resnet101.')
@@ -102,8 +107,9 @@ def download(address: str, hint: str = '') -> Path:
         try:
             fetch(url, file, stamp[1] if stamp else '')
         except UserFileError as error:
-            raise UserFileError(f'{url} could not be downloaded to {file} ({error}). Put it there by hand, or use '
-                                f'another file.{hint}') from error
+            raise UserFileError(
+                f'{url} could not be downloaded to {file} ({error}). Put it there by hand, or use another file.{hint}'
+            ) from error
     barrier()
     return file
 
@@ -129,8 +135,13 @@ def fetch(url: str, file: Path, sha256: str = '') -> None:
             with urlopen(Request(url, headers={'User-Agent': 'mmrm'}), timeout=TIMEOUT) as answer:
                 expected = answer.headers.get('Content-Length')
                 hashed, size = hashlib.sha256(), 0
-                bar = wrap_file(answer, int(expected or 0), description=file.name, console=Console(stderr=True),
-                                disable=not is_main_process())
+                bar = wrap_file(
+                    answer,
+                    int(expected or 0),
+                    description=file.name,
+                    console=Console(stderr=True),
+                    disable=not is_main_process(),
+                )
                 with bar as source, open(part, 'wb') as target:
                     for block in iter(lambda: source.read(1 << 20), b''):
                         target.write(block)
@@ -141,14 +152,16 @@ def fetch(url: str, file: Path, sha256: str = '') -> None:
         if expected is not None and size != int(expected):
             raise UserFileError(f'the connection ended after {size} of {expected} bytes')
         if not hashed.hexdigest().startswith(sha256):
-            raise UserFileError(f'its SHA-256 should begin with {sha256}, not with {hashed.hexdigest()[:len(sha256)]}')
+            raise UserFileError(f'its SHA-256 should begin with {sha256}, not with {hashed.hexdigest()[: len(sha256)]}')
 
 
-def load_backbone(module: torch.nn.Module,
-                  checkpoint: Union[str, Path],
-                  prefix: Optional[str] = None,
-                  unused: Sequence[str] = (),
-                  name: str = 'backbone') -> Loaded:
+def load_backbone(
+    module: torch.nn.Module,
+    checkpoint: Union[str, Path],
+    prefix: Optional[str] = None,
+    unused: Sequence[str] = (),
+    name: str = 'backbone',
+) -> Loaded:
     """Fill every parameter and buffer of a backbone from a file, or raise.
 
     Args:
@@ -174,8 +187,9 @@ def load_backbone(module: torch.nn.Module,
     _check_fit(wanted, given, file, name, network)
     broken = [key for key, value in given.items() if value.is_floating_point() and not value.isfinite().all()]
     if broken:
-        raise UserFileError(f'{file} is no good: {len(broken)} tensors hold infinite values or NaN: '
-                            f'{abbreviate(broken)}.')
+        raise UserFileError(
+            f'{file} is no good: {len(broken)} tensors hold infinite values or NaN: {abbreviate(broken)}.'
+        )
     filled = {key: value.to(wanted[key].dtype) for key, value in given.items() if key in wanted}
     module.load_state_dict(filled, strict=False)
     values = sum(value.numel() for value in filled.values())
@@ -187,8 +201,10 @@ def _check_fit(wanted: StateDict, given: StateDict, file: Path, name: str, netwo
     missing, left, shapes = compare(wanted, given)
     if not missing and not left and not shapes:
         return
-    lines = [f'{file} does not fit {name}, nothing was loaded. The file looks like {describe(given)} '
-             f'({network.layout}), {name} is {describe(wanted)}.']
+    lines = [
+        f'{file} does not fit {name}, nothing was loaded. The file looks like {describe(given)} '
+        f'({network.layout}), {name} is {describe(wanted)}.'
+    ]
     for problem, keys in (('not in the file', missing), (f'not in {name}', left)):
         if keys:
             total = len(given if keys is left else wanted)
@@ -204,7 +220,7 @@ def _prefix_hint(wanted: StateDict, given: StateDict) -> str:
     probe = max((key for key in wanted if not key.endswith(COUNTER)), key=len)
     for key in given:
         if key != probe and key.endswith('.' + probe):
-            prefix = key[:-len(probe)]
+            prefix = key[: -len(probe)]
             found = sum(prefix + key in given for key in wanted)
             return f'\n  {found} of {len(wanted)} names are there behind the prefix {prefix!r}: give prefix={prefix!r}.'
     return ''
@@ -231,11 +247,9 @@ class StrictPretrained:
         unused (Sequence[str]): What names may begin with that the file has and the backbone lacks. Defaults to ().
     """
 
-    def __init__(self,
-                 checkpoint: str,
-                 prefix: Optional[str] = None,
-                 module: str = 'backbone',
-                 unused: Sequence[str] = ()):
+    def __init__(
+        self, checkpoint: str, prefix: Optional[str] = None, module: str = 'backbone', unused: Sequence[str] = ()
+    ):
         if prefix is not None and (not isinstance(prefix, str) or not prefix):
             raise UserValueError(f'StrictPretrained: prefix={prefix!r} must be None or a text such as "backbone."')
         if isinstance(unused, str):
@@ -267,7 +281,8 @@ class StrictPretrained:
                 raise UserValueError(
                     f'two sources of weights: model.init_cfg has {self.checkpoint}, model.{self.module}.init_cfg has '
                     f'{config["checkpoint"]}. Set model.init_cfg.checkpoint to the one that is meant, and '
-                    f'model.{self.module}.init_cfg=None (mmseg: model.pretrained=None too, which it puts there).')
+                    f'model.{self.module}.init_cfg=None (mmseg: model.pretrained=None too, which it puts there).'
+                )
         return backbone, self.module
 
 
@@ -285,13 +300,17 @@ def check_placement(model: torch.nn.Module) -> None:
         last = init_cfgs(module)[-1]
         if config is not last:
             from ..utils.config import type_name
+
             where = '.'.join(filter(None, ('model', name, 'init_cfg')))
-            raise UserValueError(f'StrictPretrained must be the last of {where}: what comes after it '
-                                 f'({type_name(last)}) would overwrite the weights.')
+            raise UserValueError(
+                f'StrictPretrained must be the last of {where}: what comes after it '
+                f'({type_name(last)}) would overwrite the weights.'
+            )
         if _has_own_way(module):
             raise UserValueError(
                 f'StrictPretrained is in the init_cfg of {type(module).__name__}, which loads in its own way and '
-                f'would not run it: move it to model.init_cfg and set model.{name or "backbone"}.init_cfg=None.')
+                f'would not run it: move it to model.init_cfg and set model.{name or "backbone"}.init_cfg=None.'
+            )
 
 
 def strict_parts(model: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Module, dict]]:

@@ -1,4 +1,5 @@
 """A run beside the authors' logs."""
+
 import runpy
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ def test_the_best_epochs_are_those_that_the_logs_are_named_after():
     curves = authors_curves.all_curves()
     cifar = curves['rm/pyramidnet200_1xb64_cifar10']
     assert sorted(max(run.values()) for run in cifar.runs.values()) == [97.60, 97.62, 97.72]
-    imagenet, = curves['rm/resnet50_8xb64_in1k'].runs.values()
+    (imagenet,) = curves['rm/resnet50_8xb64_in1k'].runs.values()
     assert (max(imagenet.values()), imagenet[300]) == (79.20, 79.11)
     assert max(curves['rm/upernet_r50_8xb2-80k_ade20k-512x512'].runs['rm'].values()) == pytest.approx(42.30, abs=0.01)
     assert curves['rm/atss_r50_fpn_1x_coco'].runs['rm'][12] == pytest.approx(41.5, abs=0.05)
@@ -31,19 +32,21 @@ def test_every_curve_belongs_to_a_shipped_config():
 
 
 def test_the_band_is_the_range_over_runs_and_neighbouring_epochs():
-    curves = authors_curves.Curves('x', 'k', 1, {'a': {1: 10., 2: 20., 3: 30., 4: 90.},
-                                                 'b': {1: 5., 2: 25., 3: 35.}}, around=1)
-    assert curves.band(2) == (5., 35.) and curves.band(3) == (20., 90.) and curves.band(9) is None
+    curves = authors_curves.Curves(
+        'x', 'k', 1, {'a': {1: 10.0, 2: 20.0, 3: 30.0, 4: 90.0}, 'b': {1: 5.0, 2: 25.0, 3: 35.0}}, around=1
+    )
+    assert curves.band(2) == (5.0, 35.0) and curves.band(3) == (20.0, 90.0) and curves.band(9) is None
 
 
 def test_a_run_in_mid_way_is_told_where_the_authors_were(tmp_path):
-    folder = write_run(tmp_path / 'rm' / 'pyramidnet200_1xb64_cifar10' / 'seed0', [50., 60.], length=300)
+    folder = write_run(tmp_path / 'rm' / 'pyramidnet200_1xb64_cifar10' / 'seed0', [50.0, 60.0], length=300)
     run, curves = authors_curves.read(folder)
     low, high = curves.band(2)
     assert authors_curves.beside(run, curves) == (
-        f"epoch 2: 60.0, the authors' 3 runs had {low:.1f} to {high:.1f} (epochs 1 to 4)")
+        f"epoch 2: 60.0, the authors' 3 runs had {low:.1f} to {high:.1f} (epochs 1 to 4)"
+    )
     assert [line[-1] for line in authors_curves.table_lines(run, curves)] == ['within', 'within']
-    other = write_run(folder.parent / 'seed1', [10.], length=300)
+    other = write_run(folder.parent / 'seed1', [10.0], length=300)
     low_run, _ = authors_curves.read(other)
     assert authors_curves.table_lines(low_run, curves)[0][-1] == 'below'
 
@@ -55,7 +58,7 @@ def test_detectors_are_compared_in_percent_at_the_same_epoch(tmp_path):
 
 
 def test_a_run_of_another_config_is_refused_with_the_names_that_exist(tmp_path):
-    folder = write_run(tmp_path / 'rm' / 'mine', [50.])
+    folder = write_run(tmp_path / 'rm' / 'mine', [50.0])
     with pytest.raises(UserValueError, match=r'does not name a run .* configs/rm/resnet50_8xb64_in1k\.py'):
         authors_curves.read(folder)
     with pytest.raises(UserValueError, match=r'configs/rm/x\.py'):
@@ -63,7 +66,7 @@ def test_a_run_of_another_config_is_refused_with_the_names_that_exist(tmp_path):
 
 
 def test_the_tool_prints_the_line_and_draws_the_curves(tmp_path, monkeypatch, capsys):
-    folder = write_run(tmp_path / 'rm' / 'resnet50_8xb64_in1k', [5., 18., 25.], length=300)
+    folder = write_run(tmp_path / 'rm' / 'resnet50_8xb64_in1k', [5.0, 18.0, 25.0], length=300)
     monkeypatch.setattr(sys, 'argv', [str(TOOL), str(folder), str(tmp_path / 'curve.png')])
     monkeypatch.setattr(sys, 'path', list(sys.path))
     runpy.run_path(str(TOOL), run_name='__main__')
@@ -80,6 +83,6 @@ def test_a_run_without_a_validation_is_no_error(tmp_path):
 
 
 def test_the_tables_tell_where_the_authors_were(tmp_path):
-    write_run(tmp_path / 'rm' / 'resnet50_8xb64_in1k', [5., 18., 25.], length=300)
+    write_run(tmp_path / 'rm' / 'resnet50_8xb64_in1k', [5.0, 18.0, 25.0], length=300)
     row = next(each for each in tables.fill(TABLES['imagenet-r50'], tmp_path) if each.row.labels[-1] == '+ RM')
     assert any("epoch 3: 25.0, the authors' run had" in note for note in row.notes)

@@ -1,4 +1,5 @@
 """Class activation maps: of a model whose map is known, of one that has none, side by side in a figure."""
+
 import sys
 from importlib.util import find_spec
 
@@ -27,17 +28,23 @@ class CellMeans(nn.Module):
         self.one = nn.Parameter(torch.ones(()))
 
     def forward(self, images):
-        return (nn.functional.adaptive_avg_pool2d(images, CELLS) * self.one, )
+        return (nn.functional.adaptive_avg_pool2d(images, CELLS) * self.one,)
 
 
 def known(head='RMConsistencyHead'):
     """A classifier of the mean colour: class k looks for channel k, and the last one for what is not blue."""
     settings = dict(type=head, num_classes=4, in_channels=3)
-    model = MODELS.build(dict(
-        type='ImageClassifier', backbone=dict(type='CellMeans'), data_preprocessor=dict(type='ClsDataPreprocessor'),
-        neck=None if head == 'RMConsistencyHead' else dict(type='GlobalAveragePooling'), head=settings)).eval()
+    model = MODELS.build(
+        dict(
+            type='ImageClassifier',
+            backbone=dict(type='CellMeans'),
+            data_preprocessor=dict(type='ClsDataPreprocessor'),
+            neck=None if head == 'RMConsistencyHead' else dict(type='GlobalAveragePooling'),
+            head=settings,
+        )
+    ).eval()
     with torch.no_grad():
-        model.head.fc.weight.copy_(torch.tensor([[1., 0, 0], [0, 1, 0], [0, 0, 1], [.5, .5, -1]]))
+        model.head.fc.weight.copy_(torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, -1]]))
         model.head.fc.bias.zero_()
     return model
 
@@ -100,8 +107,14 @@ def test_mistakes_are_named():
 
 def test_a_model_without_maps_is_refused():
     backbone = dict(type='VisionTransformer', arch='deit-t', img_size=32, patch_size=16, out_type='cls_token')
-    model = MODELS.build(dict(type='ImageClassifier', backbone=backbone, neck=None,
-                              head=dict(type='VisionTransformerClsHead', num_classes=3, in_channels=192)))
+    model = MODELS.build(
+        dict(
+            type='ImageClassifier',
+            backbone=backbone,
+            neck=None,
+            head=dict(type='VisionTransformerClsHead', num_classes=3, in_channels=192),
+        )
+    )
     with pytest.raises(UserValueError, match=r'VisionTransformer gives no feature map .* \(1, 192\)'):
         cam.WithMap(model)(torch.zeros(1, 3, 32, 32))
 
@@ -161,7 +174,7 @@ def test_the_figure_names_checkpoints_and_data(tmp_path, trained):
 
 def test_the_overlay_keeps_the_image_and_brightens_where_the_map_is():
     image = np.full((2, 2, 3), 100, np.uint8)
-    shown = cam.overlay(image, np.array([[0., 1.], [0., 0.]])).astype(int)
+    shown = cam.overlay(image, np.array([[0.0, 1.0], [0.0, 0.0]])).astype(int)
     assert shown[0, 1].sum() > shown[0, 0].sum() and np.array_equal(shown[0, 0], shown[1, 1])
 
 

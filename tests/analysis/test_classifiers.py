@@ -1,4 +1,5 @@
 """A config's classifier is the one that mmengine's Runner would build."""
+
 import pytest
 import torch
 from mmengine.runner import Runner
@@ -10,8 +11,7 @@ from mmrm.utils.config import number_of_classes
 
 @pytest.mark.parametrize('more', ['', BESIDE], ids=['preprocessor inside the model', 'preprocessor beside the model'])
 def test_the_preprocessor_is_the_runners(more, tmp_path):
-    own = ("model['data_preprocessor']['batch_augments']['augments']['alpha'] = 0.3\n"
-           "model['head'].pop('num_classes')\n")
+    own = "model['data_preprocessor']['batch_augments']['augments']['alpha'] = 0.3\nmodel['head'].pop('num_classes')\n"
     config = write_run(tmp_path, images=4, more=own + more)
     cfg = classifiers.load_config(config, {'work_dir': str(tmp_path / 'work'), 'model.head.num_classes': 2})
     found, wanted = classifiers.build_model(cfg).data_preprocessor, Runner.from_cfg(cfg).model.data_preprocessor

@@ -1,4 +1,5 @@
 """Label against image: with resizing they agree, with cutting they drift apart."""
+
 import pytest
 import torch
 from tiny_run import write_run
@@ -10,10 +11,11 @@ from mmrm.utils.errors import UserValueError
 
 def test_resizing_is_recursive_mix_itself():
     import numpy as np
+
     images = torch.rand(6, 3, 24, 24)
     augment = RecursiveMix(alpha=0.5, rng=np.random.RandomState(7))
     for index, step in enumerate(cut_or_resize.recurse(images, 'resize', 0.5, seed=7)):
-        mixed, scores = augment(images[index:index + 1], torch.eye(6)[index:index + 1])
+        mixed, scores = augment(images[index : index + 1], torch.eye(6)[index : index + 1])
         assert torch.equal(step.image, mixed[0]) and torch.allclose(step.label, scores[0])
 
 

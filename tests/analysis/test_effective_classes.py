@@ -1,4 +1,5 @@
 """Effective classes: the paper's figure, and a recursion that can be counted by hand."""
+
 import numpy as np
 import pytest
 
@@ -16,7 +17,7 @@ def test_rm_holds_about_five_classes_above_the_label_smoothing_threshold(results
 
 
 def test_the_others_hold_at_most_two(results):
-    assert results['baseline'].mean.tolist() == [1.] * 4
+    assert results['baseline'].mean.tolist() == [1.0] * 4
     assert 1 < results['Mixup'].above(1e-4) < 2
     assert 1.7 < results['CutMix'].above(1e-4) <= 2
     assert 1.8 < results['MoEx'].above(1e-4) <= 2  # a sample may be its own partner
@@ -51,8 +52,9 @@ def test_a_fixed_lambda_gives_the_geometric_series():
 
 
 def test_runs_are_repeatable_and_apart():
-    first, second = (effective.effective_classes({'RM': effective.METHODS['RM']}, iterations=5, size=32, batch=2)
-                     for _ in range(2))
+    first, second = (
+        effective.effective_classes({'RM': effective.METHODS['RM']}, iterations=5, size=32, batch=2) for _ in range(2)
+    )
     assert np.array_equal(first['RM'].runs, second['RM'].runs)
     assert len({tuple(run) for run in first['RM'].runs}) == 3
 
@@ -66,10 +68,10 @@ def test_bad_arguments_are_named():
     with pytest.raises(UserValueError, match='runs=0 must be 1 or more'):
         effective.effective_classes(runs=0)
     with pytest.raises(UserValueError, match=r'must lie in \(0, 1\)'):
-        effective.effective_classes(thresholds=(1.,))
+        effective.effective_classes(thresholds=(1.0,))
 
 
 def test_the_figure_shows_every_method(results):
-    axes, = effective.draw(results).axes
-    assert [line.get_label() for line in axes.get_lines()][:len(results)] == list(results)
+    (axes,) = effective.draw(results).axes
+    assert [line.get_label() for line in axes.get_lines()][: len(results)] == list(results)
     assert axes.get_xscale() == 'log'

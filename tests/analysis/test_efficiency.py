@@ -1,4 +1,5 @@
 """Costs: exact counts of ResNet-50 from the shipped configs, memory and time of small ones."""
+
 import json
 
 import pytest
@@ -52,7 +53,7 @@ def test_memory_grows_with_the_batch_and_rm_adds_its_layer_and_triplet(tmp_path)
 def test_what_works_inside_the_network_is_measured_too(tmp_path):
     mixing = "model['data_preprocessor']['batch_augments'] = dict(augments=dict(type='MoEx', layer='layer1'))\n"
     config = str(write_run(tmp_path, more=mixing))
-    (cost, ) = efficiency.measure([config], timing_batch=2, rounds=1, size=32, memory=False).values()
+    (cost,) = efficiency.measure([config], timing_batch=2, rounds=1, size=32, memory=False).values()
     assert cost.milliseconds > 0
 
 
@@ -66,15 +67,15 @@ def test_the_masks_of_dropblock_count_as_memory(tmp_path):
 def test_time_is_relative_to_the_first_config(tmp_path):
     config = str(write_run(tmp_path))
     costs = efficiency.measure([config], rounds=2, timing_batch=2, size=32, memory=False)
-    assert costs[config].relative == (1., 1., 1.) and costs[config].milliseconds > 0
+    assert costs[config].relative == (1.0, 1.0, 1.0) and costs[config].milliseconds > 0
 
 
 def test_candidates_run_in_turn_as_often_as_asked():
     calls = []
     seconds = interleaved({name: lambda name=name: calls.append(name) for name in 'abc'}, rounds=4)
     assert all(len(values) == 4 for values in seconds.values()) and len(calls) == 15
-    assert all(sorted(calls[start:start + 3]) == ['a', 'b', 'c'] for start in range(0, 15, 3))
-    assert ratio([2., 4., 6.], [1., 2., 3.]) == (2., 2., 2.)
+    assert all(sorted(calls[start : start + 3]) == ['a', 'b', 'c'] for start in range(0, 15, 3))
+    assert ratio([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]) == (2.0, 2.0, 2.0)
 
 
 def test_mistakes_are_named(tmp_path):

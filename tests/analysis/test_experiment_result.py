@@ -1,4 +1,5 @@
 """The experiment's table against scipy's own paired test, and its figure, from hand-made results."""
+
 import json
 import runpy
 import sys
@@ -21,14 +22,25 @@ def result(method, seed, last, best=0.0, epochs=20):
         train['lambda'] = [0.19] * epochs
     if method == 'rm':
         train.update(kl=[0.2] * epochs, kl_blind=[0.9] * epochs, consistency=[0.01] * epochs)
-    return dict(method=method, seed=seed, fingerprint=f'{method}{seed}', epochs=epochs,
-                test={10: max(best, last - 1), epochs: last}, train=train, hours=0.5, settings={})
+    return dict(
+        method=method,
+        seed=seed,
+        fingerprint=f'{method}{seed}',
+        epochs=epochs,
+        test={10: max(best, last - 1), epochs: last},
+        train=train,
+        hours=0.5,
+        settings={},
+    )
 
 
 @pytest.fixture
 def results():
-    return [*(result('baseline', seed, value, best=62.5) for seed, value in enumerate(BASE)),
-            *(result('rm', seed, value) for seed, value in enumerate(RM)), result('cutmix', 3, 61.0)]
+    return [
+        *(result('baseline', seed, value, best=62.5) for seed, value in enumerate(BASE)),
+        *(result('rm', seed, value) for seed, value in enumerate(RM)),
+        result('cutmix', 3, 61.0),
+    ]
 
 
 def test_differences_are_paired_by_seed(results):
@@ -51,23 +63,36 @@ def test_the_table_has_mean_deviation_count_and_difference(results):
 
 def test_results_of_different_protocols_do_not_share_a_table(results):
     with pytest.raises(UserFileError, match='20 epochs and 30 epochs'):
-        experiment.table_lines([*results, result('mixup', 0, 1., epochs=30)])
+        experiment.table_lines([*results, result('mixup', 0, 1.0, epochs=30)])
     with pytest.raises(UserFileError, match=r"20 epochs and 20 epochs \{'optim_wrapper.type'"):
-        experiment.table_lines([*results, dict(result('mixup', 0, 1.), settings={'optim_wrapper.type': 'Other'})])
+        experiment.table_lines([*results, dict(result('mixup', 0, 1.0), settings={'optim_wrapper.type': 'Other'})])
     with pytest.raises(UserFileError, match='there are no results'):
         experiment.table_lines([])
 
 
 def test_a_follow_up_stands_beside_the_same_seeds_of_the_protocol(results):
-    longer = [dict(each, settings={'a.b': 1}) for each in (
-        result('rm', 1, 64.0, epochs=40), result('rm', 2, 63.0, epochs=40), result('cutmix', 2, 62.5, epochs=40))]
+    longer = [
+        dict(each, settings={'a.b': 1})
+        for each in (
+            result('rm', 1, 64.0, epochs=40),
+            result('rm', 2, 63.0, epochs=40),
+            result('cutmix', 2, 62.5, epochs=40),
+        )
+    ]
     rows = experiment.follow_up_lines(results, {'longer': longer})
     assert len(rows[0]) == len(experiment.FOLLOW_UP_HEADERS)
     # CutMix has no seed 2 in the protocol; RM has both, and CutMix beside it in one.
     assert rows[0] == ['longer', 'CutMix', '2', '62.50', '', '', '0.100']
     expected = ttest_rel([64.0, 63.0], RM[1:3]).confidence_interval(0.95)
-    assert rows[1] == ['longer', 'RM', '1, 2', '63.50 ± 0.71',
-                       f'+1.15 ({expected.low:+.2f} to {expected.high:+.2f})', '+0.50', '0.100']
+    assert rows[1] == [
+        'longer',
+        'RM',
+        '1, 2',
+        '63.50 ± 0.71',
+        f'+1.15 ({expected.low:+.2f} to {expected.high:+.2f})',
+        '+0.50',
+        '0.100',
+    ]
     with pytest.raises(UserFileError, match='same have no settings of their own'):
         experiment.follow_up_lines(results, {'same': results[:1]})
 
@@ -75,14 +100,17 @@ def test_a_follow_up_stands_beside_the_same_seeds_of_the_protocol(results):
 def test_expected_lambda_is_that_of_the_clipped_boxes():
     # A box of side r around a uniform centre keeps, on each axis, r - r^2 / 4 of the image in the mean.
     side = np.sqrt(np.linspace(0, 0.5, 10001))
-    assert experiment.expected_lambda(size=4096) == pytest.approx(np.mean((side - side**2 / 4)**2), abs=0.004)
+    assert experiment.expected_lambda(size=4096) == pytest.approx(np.mean((side - side**2 / 4) ** 2), abs=0.004)
     assert experiment.expected_lambda() < experiment.expected_lambda(size=4096)  # whole pixels, rounded down
 
 
 def test_the_figure_shows_all_methods_and_the_mechanism(results):
     accuracy, loss, consistency, share = experiment.draw(results).axes
     assert [text.get_text() for text in accuracy.get_legend().get_texts()] == [
-        'baseline, n = 5', 'CutMix, n = 1', 'RM, n = 5']
+        'baseline, n = 5',
+        'CutMix, n = 1',
+        'RM, n = 5',
+    ]
     assert accuracy.lines[-1].get_ydata()[-1] == pytest.approx(np.mean(RM))
     assert len(loss.lines) == 3
     assert [line.get_ydata()[0] for line in consistency.lines] == [0.2, 0.9]

@@ -1,4 +1,5 @@
 """The gallery shows what the methods do; the hook shows what training does, and does nothing to it."""
+
 from types import SimpleNamespace
 
 import cv2
@@ -35,7 +36,7 @@ def test_the_probes_bring_out_what_a_pair_mix_did(name):
     if name == 'CutMix':
         assert shares.max() == pytest.approx(box.area / 600)
         outside = torch.ones(20, 30, dtype=bool)
-        outside[box.y1:box.y2, box.x1:box.x2] = False
+        outside[box.y1 : box.y2, box.x1 : box.x2] = False
         assert torch.equal(mixed[..., outside], inputs[..., outside])
 
 
@@ -48,9 +49,9 @@ def test_rm_is_fed_back_and_the_others_are_not(cfg):
         box, share = now.box, now.shares[0]
         assert share == pytest.approx(box.area / 32**2) and now.shares.max() <= 0.5
         assert np.allclose(now.scores, share * before.scores + (1 - share) * current.scores, atol=1e-6)
-        patch = now.images[:, box.y1:box.y2, box.x1:box.x2]
-        rows = (np.arange(patch.shape[1]) * 32 // patch.shape[1])
-        columns = (np.arange(patch.shape[2]) * 32 // patch.shape[2])
+        patch = now.images[:, box.y1 : box.y2, box.x1 : box.x2]
+        rows = np.arange(patch.shape[1]) * 32 // patch.shape[1]
+        columns = np.arange(patch.shape[2]) * 32 // patch.shape[2]
         assert np.array_equal(patch, before.images[:, rows][:, :, columns])  # nearest: the whole image, thinned out
     assert all(np.allclose(mixed.scores.sum(1), 1) for steps in gallery.methods.values() for mixed in steps)
 
@@ -112,8 +113,9 @@ def train(folder, hooks, backends=None):
     cfg = Config.fromfile(write_run(folder))
     cfg.work_dir = str(folder / 'work')
     cfg.custom_hooks += hooks
-    cfg.visualizer = dict(type='UniversalVisualizer', vis_backends=backends or [dict(type='LocalVisBackend')],
-                          name=folder.name)
+    cfg.visualizer = dict(
+        type='UniversalVisualizer', vis_backends=backends or [dict(type='LocalVisBackend')], name=folder.name
+    )
     cfg.experiment_name = f'{folder.parent.name}_{folder.name}'
     torch.manual_seed(0)
     runner = Runner.from_cfg(cfg)
@@ -143,6 +145,7 @@ def test_the_hook_shows_the_batch_that_the_network_saw(tmp_path, monkeypatch):
     monkeypatch.setattr('mmrm.engine.hooks.mixed_batches.draw', keep)
 
     from mmrm.models.data_preprocessor import RMDataPreprocessor
+
     forward = RMDataPreprocessor.forward
 
     def watched(self, data, training=False):
@@ -153,7 +156,7 @@ def test_the_hook_shows_the_batch_that_the_network_saw(tmp_path, monkeypatch):
 
     monkeypatch.setattr(RMDataPreprocessor, 'forward', watched)
     train(tmp_path / 'run', [dict(type='MixedBatchesHook', interval=12, length=3, samples=1)])
-    (name, shown), = drawn
+    ((name, shown),) = drawn
     assert name == 'sample 1' and len(shown) == 3
     for panel, (inputs, lam) in zip(shown, seen):
         pixels = (inputs[0] * 50 + 127.5).round().clamp(0, 255).permute(1, 2, 0).numpy()[..., ::-1]  # read as BGR
@@ -163,6 +166,7 @@ def test_the_hook_shows_the_batch_that_the_network_saw(tmp_path, monkeypatch):
 
 def test_a_picture_holds_successive_iterations_only():
     from mmrm.engine.hooks import MixedBatchesHook
+
     hook, taken = MixedBatchesHook(interval=5, length=3, samples=1), []
     for iteration in range(7, 13):  # resumed in the middle of the second picture
         hook.before_train_iter(SimpleNamespace(iter=iteration), 0)
@@ -173,21 +177,29 @@ def test_a_picture_holds_successive_iterations_only():
 
 def test_the_hook_feeds_tensorboard(tmp_path):
     pytest.importorskip('tensorboard')
-    train(tmp_path / 'board', [dict(type='MixedBatchesHook', interval=6, length=2, samples=1)],
-          [dict(type='TensorboardVisBackend')])
+    train(
+        tmp_path / 'board',
+        [dict(type='MixedBatchesHook', interval=6, length=2, samples=1)],
+        [dict(type='TensorboardVisBackend')],
+    )
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = next((tmp_path / 'board').rglob('events.out.tfevents*'))
     accumulator = EventAccumulator(str(events))
     accumulator.Reload()
     assert [image.step for image in accumulator.Images('mixed_batches')] == [1, 7]
 
 
-@pytest.mark.parametrize('arguments, error, message', [
-    (dict(interval=0), UserValueError, 'interval=0 must be 1 or more'),
-    (dict(length=2.5), UserTypeError, 'length=2.5 must be a whole number'),
-    (dict(interval=3, length=4), UserValueError, 'length=4 must not be above interval=3'),
-])
+@pytest.mark.parametrize(
+    'arguments, error, message',
+    [
+        (dict(interval=0), UserValueError, 'interval=0 must be 1 or more'),
+        (dict(length=2.5), UserTypeError, 'length=2.5 must be a whole number'),
+        (dict(interval=3, length=4), UserValueError, 'length=4 must not be above interval=3'),
+    ],
+)
 def test_the_hook_names_bad_arguments(arguments, error, message):
     from mmrm.engine.hooks import MixedBatchesHook
+
     with pytest.raises(error, match=message):
         MixedBatchesHook(**arguments)

@@ -1,4 +1,5 @@
 """The paper's tables as data: against what its text says of them, and against what is shipped."""
+
 import re
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_rm_is_the_best_row_of_every_comparison():
     for name in ('cifar10', 'imagenet-r50'):
         table = TABLES[name]
         best = min(table.rows, key=lambda row: row.published[0])
-        assert METRICS[table.metrics[0]].lower and best.labels == ('+ RM', )
+        assert METRICS[table.metrics[0]].lower and best.labels == ('+ RM',)
 
 
 def test_every_row_has_a_number_for_every_metric_and_a_label_for_every_column():
@@ -97,13 +98,17 @@ def test_every_row_of_the_paper_can_be_run():
 def test_numbers_of_the_same_row_in_two_tables_were_trained_alike():
     recipes = {row.labels[0]: row.recipe for row in TABLES['imagenet-r50'].rows}
     assert {row.labels[1]: row.recipe for row in TABLES['imagenet'].rows if row.labels[0] == 'ResNet-50'}.items() <= (
-        recipes.items())
+        recipes.items()
+    )
     assert recipes['Baseline'] == recipes['+ PuzzleMix'] == 'steps' and recipes['+ RM'] == 'RM'
 
 
 def test_the_recipe_behind_two_published_numbers_has_configs():
-    for table, labels in (('imagenet-r50', ('Baseline', )), ('imagenet-r50', ('+ CutMix', )),
-                          ('imagenet', ('ResNet-50', 'Baseline'))):
+    for table, labels in (
+        ('imagenet-r50', ('Baseline',)),
+        ('imagenet-r50', ('+ CutMix',)),
+        ('imagenet', ('ResNet-50', 'Baseline')),
+    ):
         row = next(row for row in TABLES[table].rows if row.labels == labels)
         assert [Path(config).stem for config in row.configs] == ['resnet50_8xb64_in1k', 'resnet50_4xb64-steps_in1k']
         assert row.configs[1] in RECIPES[row.recipe] and row.recipe == 'steps'

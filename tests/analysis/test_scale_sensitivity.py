@@ -1,4 +1,5 @@
 """Pasted images, pixel by pixel, and the accuracy of a classifier whose answers are known."""
+
 import numpy as np
 import pytest
 import torch
@@ -11,13 +12,13 @@ from mmrm.utils.errors import UserValueError
 
 def test_the_whole_image_is_pasted_smaller_and_the_rest_is_background():
     image = torch.zeros(1, 1, 8, 8)
-    image[..., 4:, :] = 100.  # white below
-    ground = torch.full((1, 1, 8, 8), 7.)
-    pasted = scale_sensitivity.paste(image, ground, 0.5, torch.tensor([[1., 0.]]), 'nearest')[0, 0]
-    expected = torch.full((8, 8), 7.)
-    expected[4:6, :4], expected[6:, :4] = 0., 100.  # lower left, black over white
+    image[..., 4:, :] = 100.0  # white below
+    ground = torch.full((1, 1, 8, 8), 7.0)
+    pasted = scale_sensitivity.paste(image, ground, 0.5, torch.tensor([[1.0, 0.0]]), 'nearest')[0, 0]
+    expected = torch.full((8, 8), 7.0)
+    expected[4:6, :4], expected[6:, :4] = 0.0, 100.0  # lower left, black over white
     assert torch.equal(pasted, expected)
-    assert torch.equal(ground, torch.full((1, 1, 8, 8), 7.))
+    assert torch.equal(ground, torch.full((1, 1, 8, 8), 7.0))
 
 
 @pytest.mark.parametrize('interpolation', scale_sensitivity.INTERPOLATIONS)
@@ -62,23 +63,26 @@ def measured(monkeypatch):
 
 def test_accuracy_is_that_of_an_object_s_area(measured):
     # 0.8 squared is 64 % of the pixels, 0.6 squared 36 %.
-    assert [measured['grey', scale].accuracy for scale in (1.0, 0.8, 0.6)] == [100., 100., 0.]
-    assert [measured['other class', scale].accuracy for scale in (1.0, 0.8, 0.6)] == [100., 100., 0.]
-    assert [measured['other class', scale].fooled for scale in (1.0, 0.8, 0.6)] == [0., 0., 100.]
-    assert [measured['grey', scale].fooled for scale in (0.8, 0.6)] == [0., 0.]
+    assert [measured['grey', scale].accuracy for scale in (1.0, 0.8, 0.6)] == [100.0, 100.0, 0.0]
+    assert [measured['other class', scale].accuracy for scale in (1.0, 0.8, 0.6)] == [100.0, 100.0, 0.0]
+    assert [measured['other class', scale].fooled for scale in (1.0, 0.8, 0.6)] == [0.0, 0.0, 100.0]
+    assert [measured['grey', scale].fooled for scale in (0.8, 0.6)] == [0.0, 0.0]
 
 
 def test_both_objects_are_in_the_first_two_places_once_both_are_seen(measured):
-    assert measured['other class', 0.8].both == measured['other class', 0.6].both == 100.
-    assert measured['grey', 0.6].both == 0.
+    assert measured['other class', 0.8].both == measured['other class', 0.6].both == 100.0
+    assert measured['grey', 0.6].both == 0.0
 
 
 def test_checkpoints_of_one_name_are_seeds():
-    points = [scale_sensitivity.Point('RM', f'{seed}.pth', 'grey', scale, accuracy, 0, 0)
-              for seed, accuracy in enumerate((60., 70.)) for scale in (0.5, 1.0)]
+    points = [
+        scale_sensitivity.Point('RM', f'{seed}.pth', 'grey', scale, accuracy, 0, 0)
+        for seed, accuracy in enumerate((60.0, 70.0))
+        for scale in (0.5, 1.0)
+    ]
     rows = scale_sensitivity.curves(points, 'grey')['RM']
     assert rows[:, 0].tolist() == [1.0, 0.5]
-    assert rows[0, 1] == 65. and rows[0, 2] == pytest.approx(np.sqrt(50))
+    assert rows[0, 1] == 65.0 and rows[0, 2] == pytest.approx(np.sqrt(50))
 
 
 def test_a_real_checkpoint_from_its_own_data(tmp_path):
@@ -94,7 +98,7 @@ def test_a_real_checkpoint_from_its_own_data(tmp_path):
 
 def test_bad_arguments_are_named(tmp_path):
     with pytest.raises(UserValueError, match=r'scale=1\.5 must be in \(0, 1\]'):
-        scale_sensitivity.measure([], scales=(1.5, ))
+        scale_sensitivity.measure([], scales=(1.5,))
     with pytest.raises(UserValueError, match='images=1 must be 2 or more'):
         scale_sensitivity.measure([], images=1)
     with pytest.raises(UserValueError, match="interpolation='cubic' must be one of"):

@@ -1,4 +1,5 @@
 """Tables filled from hand-made work dirs and from a real run that was stopped and resumed."""
+
 import csv
 import io
 import json
@@ -26,29 +27,29 @@ def row_of(table, root, *labels, given=None):
 # ----------------------------------------------------------------------------------------------------------------- runs
 def test_a_resumed_session_replaces_what_it_repeats(tmp_path):
     config = settings(length=5)
-    write_session(tmp_path, '20260101_000000', epochs(1, [10., 20., 30.]), config)
-    write_session(tmp_path, '20260102_000000', epochs(3, [31., 40., 50.]), config)
+    write_session(tmp_path, '20260101_000000', epochs(1, [10.0, 20.0, 30.0]), config)
+    write_session(tmp_path, '20260102_000000', epochs(3, [31.0, 40.0, 50.0]), config)
     run = read_run(tmp_path)
-    assert [run.validations[epoch]['accuracy/top1'] for epoch in range(1, 6)] == [10., 20., 31., 40., 50.]
+    assert [run.validations[epoch]['accuracy/top1'] for epoch in range(1, 6)] == [10.0, 20.0, 31.0, 40.0, 50.0]
     assert run.finished and run.state == 'finished'
 
 
 def test_a_run_started_anew_forgets_the_epochs_of_the_old_one(tmp_path):
-    write_session(tmp_path, '20260101_000000', epochs(1, [90., 91., 92.]), settings())
-    write_session(tmp_path, '20260102_000000', epochs(1, [10.]), settings())
+    write_session(tmp_path, '20260101_000000', epochs(1, [90.0, 91.0, 92.0]), settings())
+    write_session(tmp_path, '20260102_000000', epochs(1, [10.0]), settings())
     run = read_run(tmp_path)
     assert list(run.validations) == [1] and run.state == '1 of 3 epochs'
 
 
 def test_a_session_that_trained_but_did_not_validate_yet_voids_later_epochs(tmp_path):
-    write_session(tmp_path, '20260101_000000', epochs(1, [10., 20., 30.]), settings())
-    write_session(tmp_path, '20260102_000000', epochs(2, [0.])[:1], settings())
+    write_session(tmp_path, '20260101_000000', epochs(1, [10.0, 20.0, 30.0]), settings())
+    write_session(tmp_path, '20260102_000000', epochs(2, [0.0])[:1], settings())
     run = read_run(tmp_path)
     assert list(run.validations) == [1] and run.trained == 1
 
 
 def test_the_line_of_a_killed_process_and_validations_without_training_are_skipped(tmp_path):
-    records = [{'accuracy/top1': 99., 'step': 0}, *epochs(1, [10., 20.])]
+    records = [{'accuracy/top1': 99.0, 'step': 0}, *epochs(1, [10.0, 20.0])]
     write_session(tmp_path, '20260101_000000', records, settings(), broken='{"accuracy/top1": 9')
     assert list(read_run(tmp_path).validations) == [1, 2]
 
@@ -57,7 +58,7 @@ def test_an_interrupted_iteration_based_run_counts_iterations(tmp_path):
     config = settings(length=80, by_epoch=False)
 
     def session(first, last):
-        train = [dict(lr=0.1, time=1., iter=step, step=step) for step in range(first, last + 1, 5)]
+        train = [dict(lr=0.1, time=1.0, iter=step, step=step) for step in range(first, last + 1, 5)]
         return train + [{'mIoU': float(step), 'step': step} for step in range(first // 20 * 20 + 20, last + 1, 20)]
 
     write_session(tmp_path, '20260101_000000', session(5, 50), config)
@@ -67,21 +68,21 @@ def test_an_interrupted_iteration_based_run_counts_iterations(tmp_path):
 
 
 def test_best_is_the_first_of_equals_and_ignores_what_is_not_a_number(tmp_path):
-    write_run(tmp_path, [10., 30., float('nan'), 30., 20.])
+    write_run(tmp_path, [10.0, 30.0, float('nan'), 30.0, 20.0])
     run = read_run(tmp_path)
     assert (run.best('accuracy/top1'), run.last('accuracy/top1')) == (2, 5)
     assert run.best('no/such') is None
 
 
 def test_memory_and_hours_come_from_the_training_records(tmp_path):
-    write_run(tmp_path, [10., 20.], memory=5887)
+    write_run(tmp_path, [10.0, 20.0], memory=5887)
     run = read_run(tmp_path)
     assert run.training['memory'] == 5887
     assert run.training['hours'] == pytest.approx(20 * 0.5 / 3600)  # 20 iterations of half a second
 
 
 def test_runs_are_found_through_links_and_not_inside_runs(tmp_path):
-    write_run(tmp_path / 'disk' / 'run', [1.])
+    write_run(tmp_path / 'disk' / 'run', [1.0])
     root = tmp_path / 'root'
     root.mkdir()
     (root / 'rm').symlink_to(tmp_path / 'disk')
@@ -95,10 +96,10 @@ def test_a_real_run_that_was_stopped_and_resumed(tmp_path):
     from mmengine.registry import init_default_scope
     from mmengine.runner import Runner
     from tiny_run import write_run as write_tiny
+
     measured = {}
 
     class Keep(mmengine.hooks.Hook):
-
         def after_val_epoch(self, runner, metrics=None):
             measured[runner.epoch] = metrics['accuracy/top1']
 
@@ -119,56 +120,64 @@ def test_a_real_run_that_was_stopped_and_resumed(tmp_path):
 
 # -------------------------------------------------------------------------------------------------------------- filling
 def test_seeds_give_mean_and_sample_deviation_of_best_and_last(tmp_path):
-    for seed, best in enumerate((81., 82., 83.)):
-        write_run(tmp_path / 'rm' / R18 / f'seed{seed}', [50., best, best - 1], seed=seed)
+    for seed, best in enumerate((81.0, 82.0, 83.0)):
+        write_run(tmp_path / 'rm' / R18 / f'seed{seed}', [50.0, best, best - 1], seed=seed)
     filled = row_of('cifar100', tmp_path, 'ResNet-18', '+ RM')
     cell = filled.cells[0]
-    assert cell.best == (pytest.approx(18.), pytest.approx(1.), 3)
-    assert cell.last == (pytest.approx(19.), pytest.approx(1.), 3)
-    assert cell.difference == pytest.approx(18. - 18.64)
+    assert cell.best == (pytest.approx(18.0), pytest.approx(1.0), 3)
+    assert cell.last == (pytest.approx(19.0), pytest.approx(1.0), 3)
+    assert cell.difference == pytest.approx(18.0 - 18.64)
     assert filled.state == '3 runs finished, other settings' and not filled.commands
     assert filled.config == f'configs/rm/{R18}.py'
 
 
 def test_unfinished_runs_are_told_and_do_not_count_beside_finished_ones(tmp_path):
-    write_run(tmp_path / 'rm' / R18 / 'seed0', [50., 80.], seed=0)
-    write_run(tmp_path / 'rm' / R18 / 'seed1', [10.], length=2, seed=1)
+    write_run(tmp_path / 'rm' / R18 / 'seed0', [50.0, 80.0], seed=0)
+    write_run(tmp_path / 'rm' / R18 / 'seed1', [10.0], length=2, seed=1)
     filled = row_of('cifar100', tmp_path, 'ResNet-18', '+ RM')
-    assert filled.cells[0].best == (20., 0., 1)
+    assert filled.cells[0].best == (20.0, 0.0, 1)
     assert filled.state == '1 finished, 1 of 2 epochs, other settings'
     folder = tmp_path / 'rm' / R18 / 'seed1'
-    assert filled.commands == [f'tools/dist_train.sh configs/rm/{R18}.py 2 --work-dir {folder} --resume',
-                               f'tools/dist_train.sh configs/rm/{R18}.py 2 --seed 2']
+    assert filled.commands == [
+        f'tools/dist_train.sh configs/rm/{R18}.py 2 --work-dir {folder} --resume',
+        f'tools/dist_train.sh configs/rm/{R18}.py 2 --seed 2',
+    ]
 
 
 def test_an_unfinished_run_alone_is_shown_and_marked(tmp_path):
-    write_run(tmp_path / 'rm' / R18, [10., 12.], length=200)
+    write_run(tmp_path / 'rm' / R18, [10.0, 12.0], length=200)
     filled = row_of('cifar100', tmp_path, 'ResNet-18', '+ RM')
-    assert filled.state.startswith('2 of 200 epochs') and filled.cells[0].best.mean == 88.
+    assert filled.state.startswith('2 of 200 epochs') and filled.cells[0].best.mean == 88.0
 
 
 def test_the_same_seed_in_two_folders_counts_once(tmp_path):
-    write_run(tmp_path / 'rm' / R18, [80.], seed=0)
-    write_run(tmp_path / 'rm' / R18 / 'seed0', [81.], seed=0)
+    write_run(tmp_path / 'rm' / R18, [80.0], seed=0)
+    write_run(tmp_path / 'rm' / R18 / 'seed0', [81.0], seed=0)
     filled = row_of('cifar100', tmp_path, 'ResNet-18', '+ RM')
     assert filled.cells[0].best.count == 1 and 'left out: the same seed' in filled.notes[0]
 
 
 def test_a_missing_cell_has_the_command_that_fills_it(tmp_path):
     assert row_of('imagenet', tmp_path, 'ResNet-50', '+ RM').commands == [
-        'tools/dist_train.sh configs/rm/resnet50_8xb64_in1k.py 8']
+        'tools/dist_train.sh configs/rm/resnet50_8xb64_in1k.py 8'
+    ]
     assert row_of('cifar10', tmp_path, '+ RM').commands == [
-        'for seed in 0 1 2; do python tools/train.py configs/rm/pyramidnet200_1xb64_cifar10.py --seed $seed; done']
+        'for seed in 0 1 2; do python tools/train.py configs/rm/pyramidnet200_1xb64_cifar10.py --seed $seed; done'
+    ]
     assert row_of('coco-dense', tmp_path, 'ATSS', 'ResNet-50', '+ RM').commands == [
-        'tools/dist_train.sh configs/rm/atss_r50_fpn_1x_coco.py 8']
+        'tools/dist_train.sh configs/rm/atss_r50_fpn_1x_coco.py 8'
+    ]
     assert row_of('components', tmp_path, '+ RS').commands == [
-        'python tools/sweep.py components --setting cifar100-pyramidnet164 --values rs']
+        'python tools/sweep.py components --setting cifar100-pyramidnet164 --values rs'
+    ]
     assert row_of('fc', tmp_path, 'Shared', 'ImageNet').commands == [
-        'python tools/sweep.py fc --setting in1k-resnet50 --values shared --seeds 0']
+        'python tools/sweep.py fc --setting in1k-resnet50 --values shared --seeds 0'
+    ]
 
 
 def test_a_command_that_fills_a_cell_is_one_that_the_tools_take(tmp_path):
     from mmrm.apis.launch import train_parser
+
     for name, table in TABLES.items():
         for filled in tables.fill(table, tmp_path):
             for command in filled.commands:
@@ -204,8 +213,8 @@ def test_detection_is_in_percent_and_reports_the_last_epoch(tmp_path):
     (folder / 'epoch_3.pth').touch()
     filled = row_of('coco-dense', tmp_path, 'ATSS', 'ResNet-50', '+ RM')
     ap, ap50 = filled.cells[:2]
-    assert (ap.best.mean, ap.last.mean) == (pytest.approx(42.), pytest.approx(41.5))
-    assert ap.difference == pytest.approx(0.) and ap50.last is None
+    assert (ap.best.mean, ap.last.mean) == (pytest.approx(42.0), pytest.approx(41.5))
+    assert ap.difference == pytest.approx(0.0) and ap50.last is None
     assert filled.checkpoints == [folder / 'epoch_3.pth']
 
 
@@ -216,18 +225,18 @@ def test_further_metrics_are_those_of_the_best_epoch(tmp_path):
         record['accuracy/top5'] = top5
     write_session(folder, '20260101_000000', records, settings(length=2))
     top5 = row_of('imagenet', tmp_path, 'ResNet-50', '+ RM').cells[1]
-    assert (top5.best.mean, top5.last.mean) == (pytest.approx(6.), pytest.approx(5.))
+    assert (top5.best.mean, top5.last.mean) == (pytest.approx(6.0), pytest.approx(5.0))
 
 
 def test_the_checkpoint_behind_the_number_is_named(tmp_path):
-    folder = write_run(tmp_path / 'rm' / R18, [50., 80., 70.])
+    folder = write_run(tmp_path / 'rm' / R18, [50.0, 80.0, 70.0])
     (folder / 'best_accuracy_top1_epoch_2.pth').touch()
     (folder / 'epoch_3.pth').touch()
     assert row_of('cifar100', tmp_path, 'ResNet-18', '+ RM').checkpoints == [folder / 'best_accuracy_top1_epoch_2.pth']
 
 
 def test_other_settings_than_the_config_are_told(tmp_path):
-    write_run(tmp_path / 'rm' / R18, [50., 80.])
+    write_run(tmp_path / 'rm' / R18, [50.0, 80.0])
     filled = row_of('cifar100', tmp_path, 'ResNet-18', '+ RM')
     assert len(filled.notes) == 1 and 'other settings than the config' in filled.notes[0]
     assert filled.state == 'finished, other settings'
@@ -237,22 +246,23 @@ def test_a_run_with_the_settings_of_the_config_has_no_note(tmp_path):
     from mmengine.config import Config
 
     from mmrm.utils.paths import find_config
+
     cfg = Config.fromfile(find_config(f'configs/rm/{R18}.py'))
     cfg.randomness.seed = 1
     cfg.train_dataloader.num_workers = 0
     cfg.train_dataloader.collate_fn = dict(type='default_collate')  # as train.py adds it
     cfg.train_dataloader.dataset.data_root = '/elsewhere'
-    write_session(tmp_path / 'rm' / R18, '20260101_000000', epochs(1, [50.]), cfg.pretty_text)
+    write_session(tmp_path / 'rm' / R18, '20260101_000000', epochs(1, [50.0]), cfg.pretty_text)
     filled = row_of('cifar100', tmp_path, 'ResNet-18', '+ RM')
     assert filled.notes == [] and filled.state == '1 of 200 epochs'
 
 
 def test_ablations_are_filled_by_the_sweep_or_by_the_config_itself(tmp_path):
     for seed in range(3):
-        write_run(tmp_path / 'sweep' / 'fc' / 'cifar100-resnet18' / 'shared' / f'seed{seed}', [80.], seed=seed)
-    write_run(tmp_path / 'rm' / R18, [82.])
-    assert row_of('fc', tmp_path, 'Shared', 'CIFAR-100').cells[0].best == (20., 0., 3)
-    assert row_of('fc', tmp_path, 'Unshared', 'CIFAR-100').cells[0].best == (18., 0., 1)
+        write_run(tmp_path / 'sweep' / 'fc' / 'cifar100-resnet18' / 'shared' / f'seed{seed}', [80.0], seed=seed)
+    write_run(tmp_path / 'rm' / R18, [82.0])
+    assert row_of('fc', tmp_path, 'Shared', 'CIFAR-100').cells[0].best == (20.0, 0.0, 3)
+    assert row_of('fc', tmp_path, 'Unshared', 'CIFAR-100').cells[0].best == (18.0, 0.0, 1)
 
 
 def test_the_cost_table_takes_parameters_from_the_efficiency_tool(tmp_path):
@@ -269,9 +279,9 @@ def test_the_cost_table_takes_parameters_from_the_efficiency_tool(tmp_path):
 
 
 def test_a_run_elsewhere_can_be_given(tmp_path):
-    elsewhere = write_run(tmp_path / 'elsewhere', [77.])
+    elsewhere = write_run(tmp_path / 'elsewhere', [77.0])
     given = tables.parse_given([f'configs/rm/{R18}.py={elsewhere}'])
-    assert row_of('cifar100', tmp_path, 'ResNet-18', '+ RM', given=given).cells[0].best.mean == pytest.approx(23.)
+    assert row_of('cifar100', tmp_path, 'ResNet-18', '+ RM', given=given).cells[0].best.mean == pytest.approx(23.0)
     with pytest.raises(UserValueError, match='CONFIG=FOLDER is allowed'):
         tables.parse_given(['configs/rm/none.py=x'])
     with pytest.raises(UserFileError, match='holds no log of mmengine'):
@@ -281,8 +291,8 @@ def test_a_run_elsewhere_can_be_given(tmp_path):
 # ------------------------------------------------------------------------------------------------------------ rendering
 @pytest.fixture
 def filled(tmp_path):
-    for seed, best in enumerate((81., 82.)):
-        folder = write_run(tmp_path / 'rm' / R18 / f'seed{seed}', [50., best], seed=seed)
+    for seed, best in enumerate((81.0, 82.0)):
+        folder = write_run(tmp_path / 'rm' / R18 / f'seed{seed}', [50.0, best], seed=seed)
         (folder / 'best_accuracy_top1_epoch_2.pth').touch()
     return tables.fill(TABLES['cifar100'], tmp_path)
 
@@ -326,20 +336,23 @@ def run_tool(monkeypatch, *words):
 
 
 def test_the_tool_prints_a_table(tmp_path, monkeypatch, capsys):
-    write_run(tmp_path / 'rm' / R18, [50., 82.])
+    write_run(tmp_path / 'rm' / R18, [50.0, 82.0])
     run_tool(monkeypatch, 'cifar100', '--work-dirs', tmp_path)
     printed = capsys.readouterr().out
     assert re.search(r'ResNet-18 +\+ RM +18\.64 +18\.00 +18\.00 +-0\.64 +finished', printed)
     assert 'To fill the rest:' in printed
 
 
-@pytest.mark.parametrize('words, message', [
-    (['cifar1000'], "unknown table 'cifar1000'; allowed: cifar10, "),
-    (['--work-dirs', '{tmp}/none'], 'none does not exist'),
-    (['--work-dirs', '{tmp}'], 'holds no log of mmengine'),
-    (['--out', '{tmp}/table.docx'], 'must end in .md, .csv, .tex'),
-    (['--out', '{tmp}/mine.md'], 'exists and is left as it is'),
-])
+@pytest.mark.parametrize(
+    'words, message',
+    [
+        (['cifar1000'], "unknown table 'cifar1000'; allowed: cifar10, "),
+        (['--work-dirs', '{tmp}/none'], 'none does not exist'),
+        (['--work-dirs', '{tmp}'], 'holds no log of mmengine'),
+        (['--out', '{tmp}/table.docx'], 'must end in .md, .csv, .tex'),
+        (['--out', '{tmp}/mine.md'], 'exists and is left as it is'),
+    ],
+)
 def test_mistakes_end_in_one_line_and_exit_code_2(words, message, tmp_path, monkeypatch, capsys):
     (tmp_path / 'mine.md').write_text('mine')
     with pytest.raises(SystemExit) as stop:
@@ -350,7 +363,7 @@ def test_mistakes_end_in_one_line_and_exit_code_2(words, message, tmp_path, monk
 
 
 def test_logs_of_another_project_are_named(tmp_path, monkeypatch, capsys):
-    write_run(tmp_path / 'yolo' / 'exp1', [1.], key='coco/bbox_mAP')
+    write_run(tmp_path / 'yolo' / 'exp1', [1.0], key='coco/bbox_mAP')
     run_tool(monkeypatch, 'cifar10', '--work-dirs', tmp_path)
     told = capsys.readouterr().err
     assert 'none of the 1 runs' in told and 'exp1' in told and '--run CONFIG=FOLDER' in told
@@ -360,11 +373,11 @@ def test_a_log_of_another_project_at_the_place_of_a_row_is_told(tmp_path):
     write_run(tmp_path / 'rm' / R18, [0.4], key='coco/bbox_mAP')
     filled = row_of('cifar100', tmp_path, 'ResNet-18', '+ RM')
     assert filled.cells[0].best is None
-    assert any("no accuracy/top1 in its log, but coco/bbox_mAP" in note for note in filled.notes)
+    assert any('no accuracy/top1 in its log, but coco/bbox_mAP' in note for note in filled.notes)
 
 
 def test_the_tool_writes_files_by_their_ending(tmp_path, monkeypatch, capsys):
-    write_run(tmp_path / 'rm' / R18, [50., 82.])
+    write_run(tmp_path / 'rm' / R18, [50.0, 82.0])
     out = tmp_path / 'all.csv'
     run_tool(monkeypatch, 'cifar100', 'imagenet', '--work-dirs', tmp_path, '--out', out)
     lines = list(csv.DictReader(out.open()))

@@ -1,4 +1,5 @@
 """The figure tools as commands: they write what they are asked for, and tell a mistake in one line."""
+
 import runpy
 import sys
 from pathlib import Path
@@ -52,8 +53,23 @@ def test_effective_classes(run, tmp_path):
 
 def test_scale_sensitivity(run, tmp_path):
     config, checkpoint = write_trained(tmp_path)
-    code, _, _ = run('scale_sensitivity.py', tmp_path / 'a.png', '--model', 'RM', config, checkpoint, '--images', 4,
-                     '--scales', 1, 0.5, '--table', tmp_path / 'a.csv', '--device', 'cpu')
+    code, _, _ = run(
+        'scale_sensitivity.py',
+        tmp_path / 'a.png',
+        '--model',
+        'RM',
+        config,
+        checkpoint,
+        '--images',
+        4,
+        '--scales',
+        1,
+        0.5,
+        '--table',
+        tmp_path / 'a.csv',
+        '--device',
+        'cpu',
+    )
     assert code == 0 and len((tmp_path / 'a.csv').read_text().splitlines()) == 5
     code, _, told = run('scale_sensitivity.py', tmp_path / 'b.png')
     assert code == 2 and told.startswith('error: there is no model') and not (tmp_path / 'b.png').exists()
@@ -72,7 +88,7 @@ def test_cam(run, tmp_path):
 
 
 def test_sweep_curves(run, tmp_path):
-    write_log(tmp_path / 'alpha' / 'mine' / '0.5' / 'seed0', [60.])
+    write_log(tmp_path / 'alpha' / 'mine' / '0.5' / 'seed0', [60.0])
     code, printed, _ = run('sweep_curves.py', tmp_path / 'a.png', '--work-dir', tmp_path)
     assert code == 0 and '40.00' in printed and (tmp_path / 'a.png').exists()
     code, _, told = run('sweep_curves.py', tmp_path / 'b.png', '--work-dir', tmp_path / 'none')

@@ -1,4 +1,5 @@
 """A config is checked without training: what would go wrong after days, or silently, is said at once."""
+
 import runpy
 import subprocess
 import sys
@@ -41,8 +42,16 @@ def test_a_cell_that_is_ready(ready, resnet50):
     report = check(CELL)
     text = '\n'.join(report.facts)
     assert report.problems == []
-    for part in ('ATSS', str(resnet50), '318 tensors of the backbone equal', 'classes     80', 'SGD: lr 0.01',
-                 '12 epochs', '2 a process; the learning rate is meant for 16 in all', 'instances_train2017.json'):
+    for part in (
+        'ATSS',
+        str(resnet50),
+        '318 tensors of the backbone equal',
+        'classes     80',
+        'SGD: lr 0.01',
+        '12 epochs',
+        '2 a process; the learning rate is meant for 16 in all',
+        'instances_train2017.json',
+    ):
         assert part in text
 
 
@@ -75,9 +84,11 @@ def test_stuff_maps_are_looked_for_only_where_they_are_used(ready, world, tmp_pa
 
 def test_data_that_is_not_there_is_told_by_the_folder_its_class_reads(tmp_path, monkeypatch):
     monkeypatch.setenv('MMRM_DATA', str(tmp_path))
-    for data, folder, part in (('cifar10', 'cifar10/cifar-10-batches-py', 'test data'),
-                               ('cifar100', 'cifar100/cifar-100-python', 'train data'),
-                               ('in1k', 'imagenet/val', 'val data')):
+    for data, folder, part in (
+        ('cifar10', 'cifar10/cifar-10-batches-py', 'test data'),
+        ('cifar100', 'cifar100/cifar-100-python', 'train data'),
+        ('in1k', 'imagenet/val', 'val data'),
+    ):
         name = f'rm/resnet18_2xb64_{data}.py' if 'cifar' in data else 'rm/resnet50_8xb64_in1k.py'
         missing = f'{part}: not there: {tmp_path / folder}'
         assert missing in check(name).problems
@@ -106,9 +117,11 @@ def test_cifar_with_another_checksum_is_not_ready(kind, tmp_path, monkeypatch):
 
 def test_strict_weights_in_the_backbone_s_own_init_cfg_are_checked_too(ready, tmp_path, resnet50):
     config = tmp_path / 'mine.py'
-    config.write_text(f"_base_ = ['{mmrm.utils.paths.shipped() / 'configs' / CELL}']\n"
-                      f"model = dict(init_cfg=None, backbone=dict(init_cfg=dict("
-                      f"_delete_=True, type='StrictPretrained', checkpoint='{resnet50}')))\n")
+    config.write_text(
+        f"_base_ = ['{mmrm.utils.paths.shipped() / 'configs' / CELL}']\n"
+        f'model = dict(init_cfg=None, backbone=dict(init_cfg=dict('
+        f"_delete_=True, type='StrictPretrained', checkpoint='{resnet50}')))\n"
+    )
     report = check(config)
     assert report.problems == [] and '318 tensors of the backbone equal' in '\n'.join(report.facts)
     assert 'none.pth do not exist' in check(config, {'model.backbone.init_cfg.checkpoint': 'none.pth'}).problems[0]
@@ -116,9 +129,11 @@ def test_strict_weights_in_the_backbone_s_own_init_cfg_are_checked_too(ready, tm
 
 def test_the_lenient_way_is_a_problem(ready, tmp_path, resnet50):
     config = tmp_path / 'mine.py'
-    config.write_text(f"_base_ = ['{mmrm.utils.paths.shipped() / 'configs' / CELL}']\n"
-                      f"model = dict(init_cfg=None, backbone=dict(init_cfg=dict(_delete_=True, type='Pretrained', "
-                      f"checkpoint='{resnet50}')))\n")
+    config.write_text(
+        f"_base_ = ['{mmrm.utils.paths.shipped() / 'configs' / CELL}']\n"
+        f"model = dict(init_cfg=None, backbone=dict(init_cfg=dict(_delete_=True, type='Pretrained', "
+        f"checkpoint='{resnet50}')))\n"
+    )
     assert 'backbone loads leniently' in check(config).problems[0]
     # It is not loaded, let alone fetched.
     problems = check(config, {'model.backbone.init_cfg.checkpoint': 'https://nowhere.invalid/r.pth'}).problems
@@ -128,9 +143,11 @@ def test_the_lenient_way_is_a_problem(ready, tmp_path, resnet50):
 def own(tmp_path, base, checkpoint):
     """A config of one's own on a base of mmdet's or mmseg's, as docs/downstream.md writes it."""
     config = tmp_path / 'own.py'
-    config.write_text(f"_base_ = ['{base}']\ncustom_imports = dict(imports=['mmrm'], allow_failed_imports=False)\n"
-                      f"model = dict(init_cfg=dict(type='StrictPretrained', checkpoint='{checkpoint}'), "
-                      'backbone=dict(init_cfg=None))\n')
+    config.write_text(
+        f"_base_ = ['{base}']\ncustom_imports = dict(imports=['mmrm'], allow_failed_imports=False)\n"
+        f"model = dict(init_cfg=dict(type='StrictPretrained', checkpoint='{checkpoint}'), "
+        'backbone=dict(init_cfg=None))\n'
+    )
     return config
 
 
@@ -147,8 +164,10 @@ def test_what_mmseg_puts_into_the_backbone_is_named(tmp_path, resnet50):
     assert len(problems) == 1 and 'model.pretrained=None' in problems[0]
 
 
-@pytest.mark.parametrize('base', ['mmdet::panoptic_fpn/panoptic-fpn_r50_fpn_1x_coco.py',
-                                  'mmseg::stdc/stdc1_4xb12-80k_cityscapes-512x1024.py'])
+@pytest.mark.parametrize(
+    'base',
+    ['mmdet::panoptic_fpn/panoptic-fpn_r50_fpn_1x_coco.py', 'mmseg::stdc/stdc1_4xb12-80k_cityscapes-512x1024.py'],
+)
 def test_heads_that_rightly_have_fewer_classes_are_no_problem(base, tmp_path):
     config = tmp_path / 'own.py'
     config.write_text(f"_base_ = ['{base}']\n")
@@ -219,9 +238,13 @@ def test_convert_command(tool, tmp_path):
 
 
 def test_problems_are_exit_code_2_in_a_process_of_its_own_from_any_folder(ready, resnet50, tmp_path):
-    command = [sys.executable, str(mmrm.utils.paths.shipped() / 'tools' / 'check.py'),
-               'rm/atss_pvtv2-b1_fpn_1x_coco.py',
-               '--cfg-options', f'model.init_cfg.checkpoint={resnet50}']
+    command = [
+        sys.executable,
+        str(mmrm.utils.paths.shipped() / 'tools' / 'check.py'),
+        'rm/atss_pvtv2-b1_fpn_1x_coco.py',
+        '--cfg-options',
+        f'model.init_cfg.checkpoint={resnet50}',
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 2 and 'error: 1 problem(s)' in done.stderr and 'Traceback' not in done.stderr
     assert 'looks like a ResNet-50' in done.stderr and 'backbone is a PVTv2-B1' in done.stderr

@@ -1,4 +1,5 @@
 """Head, preprocessor and data must mean the same classes: said in one line, by every way to start a training."""
+
 import os
 import re
 import runpy
@@ -20,7 +21,7 @@ from mmrm.utils.config import read_config
 
 TOOLS = Path(__file__).parents[2] / 'tools'
 # README's "Add RM to your own config", on a folder of the user's own.
-SNIPPET = '''
+SNIPPET = """
 _base_ = ['mmpretrain::convnext/convnext-tiny_32xb128_in1k.py']  # yours
 custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
 data_preprocessor = dict(
@@ -30,20 +31,20 @@ model = dict(
     neck=None,
     head=dict(type='RMConsistencyHead', omega=0.5))
 custom_hooks = [*_base_.custom_hooks, dict(type='ResetHistoryHook'), dict(type='RandomStateHook')]
-'''
-OWN_DATA = '''
+"""
+OWN_DATA = """
 train_dataloader = dict(dataset=dict(_delete_=True, type='CustomDataset', data_root={root!r}, data_prefix='train',
                                      pipeline=_base_.train_pipeline))
 val_dataloader = dict(dataset=dict(_delete_=True, type='CustomDataset', data_root={root!r}, data_prefix='val',
                                    pipeline=_base_.test_pipeline))
 test_dataloader = val_dataloader
-'''
+"""
 # What a config of tiny_run needs to read other folders of its data; its own are class0 and class1.
-FOLDERS = '''
+FOLDERS = """
 train_dataloader = dict(train_dataloader, dataset=dict(dataset, data_prefix='train'))
 val_dataloader = dict(val_dataloader, dataset=dict(dataset, data_prefix='val'))
 test_dataloader = val_dataloader
-'''
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +54,9 @@ def environment(monkeypatch, tmp_path):
     for name in ('NNODES', 'NODE_RANK', 'MASTER_ADDR', 'PORT', 'MMRM_PARENT', 'MMRM_TRACEBACK'):
         monkeypatch.setenv(name, '')
         monkeypatch.delenv(name)
-    for name, value in dict(MMRM_DEVICE='cpu', CUDA_VISIBLE_DEVICES='', LOCAL_RANK='0', OMP_NUM_THREADS='1',
-                            MKL_NUM_THREADS='1').items():
+    for name, value in dict(
+        MMRM_DEVICE='cpu', CUDA_VISIBLE_DEVICES='', LOCAL_RANK='0', OMP_NUM_THREADS='1', MKL_NUM_THREADS='1'
+    ).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(device_utils, 'DEVICE', device_utils.DEVICE)
     monkeypatch.setattr('logging.raiseExceptions', True)
@@ -122,8 +124,11 @@ def test_readme_s_snippet_on_four_classes_of_one_s_own_stops_and_says_how_to_go_
     assert not (tmp_path / 'work').exists()
     report = check(snippet)
     assert [each for each in report.problems if 'classes' in each] == [
-        told[len('error: '):].replace('val_dataloader.dataset', 'val_dataloader.dataset and test_dataloader.dataset')
-        .replace('val_evaluator.topk asks', 'val_evaluator.topk, test_evaluator.topk asks') + ' test_evaluator.topk=1']
+        told[len('error: ') :]
+        .replace('val_dataloader.dataset', 'val_dataloader.dataset and test_dataloader.dataset')
+        .replace('val_evaluator.topk asks', 'val_evaluator.topk, test_evaluator.topk asks')
+        + ' test_evaluator.topk=1'
+    ]
 
 
 def test_check_py_does_not_call_it_ready(snippet, monkeypatch, capsys):
@@ -138,8 +143,11 @@ def test_check_py_does_not_call_it_ready(snippet, monkeypatch, capsys):
 def test_the_options_that_the_message_names_mend_it(tmp_path, error):
     config = tiny(tmp_path, more='val_evaluator = [dict(type="Accuracy", topk=(1, 3, 5))]\n')
     told = error(launch.train, config, '--work-dir', tmp_path / 'work')
-    assert mended(told) == ['model.head.num_classes=4', 'model.data_preprocessor.num_classes=4',
-                            'val_evaluator.0.topk=[1,3]']
+    assert mended(told) == [
+        'model.head.num_classes=4',
+        'model.data_preprocessor.num_classes=4',
+        'val_evaluator.0.topk=[1,3]',
+    ]
     launch.train([str(config), '--work-dir', str(tmp_path / 'work'), '--cfg-options', *mended(told)])
     assert (tmp_path / 'work' / 'epoch_1.pth').exists()
 
@@ -158,8 +166,9 @@ def test_too_few_and_too_many_are_both_told(tmp_path, error, classes):
 
 def test_a_preprocessor_alone_that_disagrees_is_told(tmp_path, error):
     config = tiny(tmp_path, classes=4)
-    told = error(launch.train, config, '--work-dir', tmp_path / 'work', '--cfg-options',
-                 'model.data_preprocessor.num_classes=7')
+    told = error(
+        launch.train, config, '--work-dir', tmp_path / 'work', '--cfg-options', 'model.data_preprocessor.num_classes=7'
+    )
     assert 'the model has model.data_preprocessor.num_classes=7.' in told
     assert mended(told) == ['model.data_preprocessor.num_classes=4']
 
@@ -170,10 +179,13 @@ def test_agreement_is_no_problem(tmp_path):
 
 def test_a_data_set_of_fixed_classes_on_other_folders_is_told_with_the_folders(tmp_path, error):
     """Today's assertion of mmpretrain, in one line, with what makes it a data set of one's own."""
-    config = tiny(tmp_path, more='''
+    config = tiny(
+        tmp_path,
+        more="""
 train_dataloader['dataset'] = dict(dataset, type='ImageNet', split='train')
 val_dataloader['dataset'] = dict(dataset, type='ImageNet', split='val')
-''')
+""",
+    )
     told = error(launch.train, config, '--work-dir', tmp_path / 'work')
     assert f'(ImageNet) stands for 1000 classes, and {tmp_path}/data/train has 4 class folders: a, b, c, d' in told
     assert 'train_dataloader.dataset.metainfo.classes=a,b,c,d' in mended(told)
@@ -222,11 +234,15 @@ def test_a_class_that_validation_lacks_would_move_the_labels(tmp_path, error):
 
 # ----------------------------------------------------------------------------------------------------- annotation files
 def with_lists(tmp_path, train, classes=2, metainfo='') -> Path:
-    config = write_run(tmp_path, epochs=1, more=f'''
+    config = write_run(
+        tmp_path,
+        epochs=1,
+        more=f"""
 for loader in (train_dataloader, val_dataloader):
     loader['dataset'] = dict(dataset, ann_file='list.txt'{metainfo})
 test_dataloader = val_dataloader
-''')
+""",
+    )
     config.write_text(config.read_text().replace('num_classes=2', f'num_classes={classes}'))
     lines = [f'class{index % 2}/{index}.png {label}' for index, label in enumerate(train)]
     (tmp_path / 'data' / 'list.txt').write_text('\n'.join(lines) + '\n')
@@ -261,7 +277,7 @@ def test_a_head_beyond_the_labels_of_a_list_is_a_warning(tmp_path, capsys):
 
 def test_what_only_the_built_data_knows_is_checked_before_the_first_iteration(tmp_path, error):
     """A class of the user's own that finds its samples itself, and does not say how many classes it has."""
-    (tmp_path / 'own_data_of_test_classes.py').write_text('''
+    (tmp_path / 'own_data_of_test_classes.py').write_text("""
 from mmpretrain.datasets import CustomDataset
 from mmpretrain.registry import DATASETS
 
@@ -271,11 +287,15 @@ class OwnDataOfTestClasses(CustomDataset):
         found = super().load_data_list()
         self._metainfo.pop('classes', None)
         return [dict(each, gt_label=each['gt_label'] + 1) for each in found]
-''')
-    config = write_run(tmp_path, epochs=1, more='''
+""")
+    config = write_run(
+        tmp_path,
+        epochs=1,
+        more="""
 custom_imports = dict(imports=['mmrm', 'own_data_of_test_classes'], allow_failed_imports=False)
 train_dataloader['dataset'] = dict(type='RepeatDataset', times=2, dataset=dict(dataset, type='OwnDataOfTestClasses'))
-''')
+""",
+    )
     sys.path.insert(0, str(tmp_path))
     try:
         told = error(launch.train, config, '--work-dir', tmp_path / 'work')
@@ -285,18 +305,22 @@ train_dataloader['dataset'] = dict(type='RepeatDataset', times=2, dataset=dict(d
 
 
 def test_a_label_that_a_transform_makes_is_one_line_too(tmp_path, error):
-    (tmp_path / 'own_transform_of_test_classes.py').write_text('''
+    (tmp_path / 'own_transform_of_test_classes.py').write_text("""
 from mmpretrain.registry import TRANSFORMS
 
 @TRANSFORMS.register_module(force=True)
 class OwnTransformOfTestClasses:
     def __call__(self, results):
         return dict(results, gt_label=7)
-''')
-    config = write_run(tmp_path, epochs=1, more='''
+""")
+    config = write_run(
+        tmp_path,
+        epochs=1,
+        more="""
 custom_imports = dict(imports=['mmrm', 'own_transform_of_test_classes'], allow_failed_imports=False)
 dataset['pipeline'].insert(1, dict(type='OwnTransformOfTestClasses'))
-''')
+""",
+    )
     sys.path.insert(0, str(tmp_path))
     try:
         told = error(launch.train, config, '--work-dir', tmp_path / 'work')
@@ -316,17 +340,37 @@ def test_dist_train_tells_it_once_before_it_starts_processes(tmp_path, error, mo
 @pytest.mark.slow
 def test_the_processes_of_dist_train_check_what_only_they_build(tmp_path, free_port):
     """The parent is kept from looking; of the two processes one tells."""
-    config = tiny(tmp_path, more='''
+    config = tiny(
+        tmp_path,
+        more="""
 train_dataloader['dataset'] = dict(dataset, data_prefix='train', metainfo=dict(classes=['a', 'b', 'c', 'd']))
-''')
-    code = ('import sys, mmrm.apis.launch as launch; launch.compare_classes = lambda *args: None; '
-            'launch.train(sys.argv[1:])')
+""",
+    )
+    code = (
+        'import sys, mmrm.apis.launch as launch; launch.compare_classes = lambda *args: None; '
+        'launch.train(sys.argv[1:])'
+    )
     script = tmp_path / 'train.py'
     script.write_text(f'import os; os.environ["CUDA_VISIBLE_DEVICES"] = ""\n{code}\n')
     run = subprocess.run(
-        [sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node=2', f'--master_port={free_port}', script,
-         config, '--work-dir', tmp_path / 'work', '--launcher', 'pytorch'],
-        capture_output=True, text=True, timeout=300, env=dict(os.environ, PYTHONPATH=str(TOOLS.parent)))
+        [
+            sys.executable,
+            '-m',
+            'torch.distributed.run',
+            '--nproc_per_node=2',
+            f'--master_port={free_port}',
+            script,
+            config,
+            '--work-dir',
+            tmp_path / 'work',
+            '--launcher',
+            'pytorch',
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=dict(os.environ, PYTHONPATH=str(TOOLS.parent)),
+    )
     assert run.returncode != 0
     assert len(re.findall('^error: .*have 4 classes, the model has model.head.num_classes=2', run.stderr, re.M)) == 1
     assert not list((tmp_path / 'work').glob('*.pth'))
@@ -341,9 +385,11 @@ def test_test_py_compares_too(tmp_path, error):
 def test_images_are_listed_once_in_a_run(tmp_path, monkeypatch):
     """A thousand folders of a thousand images take minutes to list on a slow disk."""
     from mmpretrain.datasets import custom
+
     listed, original = [], custom.get_samples
-    monkeypatch.setattr(custom, 'get_samples', lambda root, *args, **kwargs: (
-        listed.append(root), original(root, *args, **kwargs))[1])
+    monkeypatch.setattr(
+        custom, 'get_samples', lambda root, *args, **kwargs: (listed.append(root), original(root, *args, **kwargs))[1]
+    )
     looked, walk = [], os.walk
 
     def first_only(folder, *args, **kwargs):
@@ -361,8 +407,10 @@ def test_images_are_listed_once_in_a_run(tmp_path, monkeypatch):
 
 
 def test_models_whose_numbers_are_not_classes_are_left_alone(tmp_path):
-    for base in ('mmdet::glip/glip_atss_swin-t_a_fpn_dyhead_16xb2_ms-2x_funtune_coco.py',
-                 'mmdet::qdtrack/qdtrack_faster-rcnn_r50_fpn_8xb2-4e_mot17halftrain_test-mot17halfval.py'):
+    for base in (
+        'mmdet::glip/glip_atss_swin-t_a_fpn_dyhead_16xb2_ms-2x_funtune_coco.py',
+        'mmdet::qdtrack/qdtrack_faster-rcnn_r50_fpn_8xb2-4e_mot17halftrain_test-mot17halfval.py',
+    ):
         config = tmp_path / 'own.py'
         config.write_text(f"_base_ = ['{base}']\ncustom_imports = dict(imports=['mmrm'])\n")
         assert check_classes(read_config(config)).problems == []

@@ -1,4 +1,5 @@
 """The launchers in one process: options, checks before a run, messages, and a run on a disk that fills up."""
+
 import errno
 import functools
 import http.server
@@ -38,8 +39,9 @@ def environment(monkeypatch, tmp_path):
     for name in ('NNODES', 'NODE_RANK', 'MASTER_ADDR', 'PORT', 'MMRM_PARENT', 'MMRM_TRACEBACK', 'LOCAL_WORLD_SIZE'):
         monkeypatch.setenv(name, '')  # noted, so that it is put back
         monkeypatch.delenv(name)
-    for name, value in dict(MMRM_DEVICE='cpu', CUDA_VISIBLE_DEVICES='', LOCAL_RANK='0', OMP_NUM_THREADS='1',
-                            MKL_NUM_THREADS='1').items():
+    for name, value in dict(
+        MMRM_DEVICE='cpu', CUDA_VISIBLE_DEVICES='', LOCAL_RANK='0', OMP_NUM_THREADS='1', MKL_NUM_THREADS='1'
+    ).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(device_utils, 'DEVICE', device_utils.DEVICE)
     monkeypatch.setattr('logging.raiseExceptions', True)
@@ -122,8 +124,10 @@ def test_resume_takes_nothing_auto_or_a_path(run):
     assert args_of(run[0], '--resume', 'a.pth').resume == 'a.pth'
 
 
-@pytest.mark.parametrize('text, line', [('a = dict(\n\nb = 1', 'line'), ('a = 1\nb = c', 'line 2'),
-                                        ("_base_ = 'nowhere.py'\n", 'nowhere.py')])
+@pytest.mark.parametrize(
+    'text, line',
+    [('a = dict(\n\nb = 1', 'line'), ('a = 1\nb = c', 'line 2'), ("_base_ = 'nowhere.py'\n", 'nowhere.py')],
+)
 def test_config_that_cannot_be_read_is_named_with_its_line(error, tmp_path, text, line):
     config = tmp_path / 'bad.py'
     config.write_text(text)
@@ -152,8 +156,8 @@ def test_traceback_of_a_mistake_is_shown_on_demand(capsys, tmp_path, monkeypatch
 def test_without_a_gpu_the_message_names_both_ways_to_the_cpu(error, run, monkeypatch):
     monkeypatch.delenv('MMRM_DEVICE')
     monkeypatch.setattr(device_utils, 'DEVICE', 'cpu')
-    for function, more in ((launch.train, ()), (launch.dist, ('1', ))):
-        argv = ('train', run[0]) if function is launch.dist else (run[0], )
+    for function, more in ((launch.train, ()), (launch.dist, ('1',))):
+        argv = ('train', run[0]) if function is launch.dist else (run[0],)
         message = error(function, *argv, *more, '--work-dir', run[1])
         assert '--device cpu' in message and 'MMRM_DEVICE=cpu' in message
     assert not run[1].exists()
@@ -209,8 +213,10 @@ def test_busy_port_matters_to_node_0_only(error, run, monkeypatch):
     assert started[0][:5] == (1, 2, 1, '127.0.0.1', port)
 
 
-@pytest.mark.parametrize('name, value', [('NNODES', '0'), ('NODE_RANK', '1'), ('NODE_RANK', 'a'), ('PORT', '70000'),
-                                         ('MASTER_ADDR', 'no such host')])
+@pytest.mark.parametrize(
+    'name, value',
+    [('NNODES', '0'), ('NODE_RANK', '1'), ('NODE_RANK', 'a'), ('PORT', '70000'), ('MASTER_ADDR', 'no such host')],
+)
 def test_wrong_node_variables_are_named(error, run, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     assert f'{name}={value}' in error(launch.dist, 'train', run[0], 1)
@@ -243,8 +249,19 @@ def test_cpu_wrapper_keeps_what_the_config_says_but_the_device():
 
 # ------------------------------------------------------------------------------------------------------------ options
 def test_options_reach_the_config(run):
-    cfg = launch.prepare_train(args_of(run[0], '--work-dir', run[1], '--seed', 3, '--auto-scale-lr', '--no-validate',
-                                       '--cfg-options', 'train_dataloader.batch_size=8'))
+    cfg = launch.prepare_train(
+        args_of(
+            run[0],
+            '--work-dir',
+            run[1],
+            '--seed',
+            3,
+            '--auto-scale-lr',
+            '--no-validate',
+            '--cfg-options',
+            'train_dataloader.batch_size=8',
+        )
+    )
     assert cfg.randomness.seed == 3 and cfg.auto_scale_lr.enable and cfg.train_dataloader.batch_size == 8
     assert cfg.val_cfg is cfg.val_dataloader is cfg.val_evaluator is None
 
@@ -262,16 +279,31 @@ def test_amp_is_float16_on_a_gpu_and_bfloat16_on_the_cpu(run, monkeypatch):
 @pytest.mark.parametrize('fp16', [False, True])
 def test_validation_is_in_float32_unless_it_is_asked_for(run, monkeypatch, fp16):
     from mmpretrain.models import ImageClassifier
+
     seen, predict = set(), ImageClassifier.predict
     monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: True)
-    monkeypatch.setattr(ImageClassifier, 'predict', lambda self, inputs, samples: seen.add(
-        self.backbone(inputs)[-1].dtype) or predict(self, inputs, samples))
-    launch.train([str(run[0]), '--amp', '--work-dir', str(run[1]), '--cfg-options', 'train_cfg.max_epochs=1',
-                  f'val_cfg.fp16={fp16}'])
+    monkeypatch.setattr(
+        ImageClassifier,
+        'predict',
+        lambda self, inputs, samples: seen.add(self.backbone(inputs)[-1].dtype) or predict(self, inputs, samples),
+    )
+    launch.train(
+        [
+            str(run[0]),
+            '--amp',
+            '--work-dir',
+            str(run[1]),
+            '--cfg-options',
+            'train_cfg.max_epochs=1',
+            f'val_cfg.fp16={fp16}',
+        ]
+    )
     assert seen == {torch.bfloat16 if fp16 else torch.float32}
     saved = torch.load(run[1] / 'epoch_1.pth', weights_only=True)
-    kept = [*saved['state_dict'].values(),
-            *(state['momentum_buffer'] for state in saved['optimizer']['state'].values())]
+    kept = [
+        *saved['state_dict'].values(),
+        *(state['momentum_buffer'] for state in saved['optimizer']['state'].values()),
+    ]
     assert {value.dtype for value in kept if value.is_floating_point()} == {torch.float32}
 
 
@@ -282,7 +314,8 @@ def test_a_precision_that_the_cpu_lacks_is_refused(error, run, monkeypatch):
     assert '--amp replaces' in error(launch.train, run[0], '--work-dir', run[1], '--amp', *other)
     monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: True)
     assert launch.prepare_train(args_of(run[0], '--work-dir', run[1], '--amp', *gpu_only)).optim_wrapper.type == (
-        'BFloat16OptimWrapper')
+        'BFloat16OptimWrapper'
+    )
     monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: False)
     assert 'no kernels for bfloat16' in error(launch.train, run[0], '--amp', '--work-dir', run[1])
 
@@ -324,11 +357,14 @@ def test_relative_data_is_found_from_here_then_from_home(tmp_path, monkeypatch):
     (home / 'data/coco/val.json').write_text('{}')
     monkeypatch.chdir(here)
     monkeypatch.setattr(paths, 'home', lambda: home)
-    cfg = Config(dict(
-        train_dataloader=dict(dataset=wrapped(dict(type='CustomDataset', data_root='data/a'))),
-        val_dataloader=dict(dataset=wrapped(dict(type='CustomDataset', data_root='data/b/'))),
-        val_evaluator=[dict(type='CocoMetric', ann_file='data/coco/val.json')],
-        default_scope='mmpretrain'))
+    cfg = Config(
+        dict(
+            train_dataloader=dict(dataset=wrapped(dict(type='CustomDataset', data_root='data/a'))),
+            val_dataloader=dict(dataset=wrapped(dict(type='CustomDataset', data_root='data/b/'))),
+            val_evaluator=[dict(type='CocoMetric', ann_file='data/coco/val.json')],
+            default_scope='mmpretrain',
+        )
+    )
     preflight.find_data(cfg, ('train', 'val'))
     assert [dataset.data_root for dataset, _ in datasets(cfg.train_dataloader)] == ['data/a'] * 2
     assert [dataset.data_root for dataset, _ in datasets(cfg.val_dataloader)] == [str(home / 'data/b')] * 2
@@ -358,20 +394,25 @@ def test_data_that_downloads_itself_may_be_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, 'home', lambda: tmp_path / 'home')
     dataset = dict(type='CIFAR10', data_root='data/cifar10', split='train')
     cfg = Config(dict(train_dataloader=dict(dataset=dataset), default_scope='mmpretrain'))
-    preflight.find_data(cfg, ('train', ))
+    preflight.find_data(cfg, ('train',))
     assert cfg.train_dataloader.dataset.data_root == str(tmp_path / 'home/data/cifar10')
     cfg = Config(dict(train_dataloader=dict(dataset=dict(dataset, download=False)), default_scope='mmpretrain'))
     with pytest.raises(UserError, match='data/cifar10'):
-        preflight.find_data(cfg, ('train', ))
+        preflight.find_data(cfg, ('train',))
 
 
 # ------------------------------------------------------------------------------------------------------ config mistakes
-@pytest.mark.parametrize('option, named', [('model.backbone.type=ResNett', 'ResNett is not in the mmpretrain::model'),
-                                           ('model.backbone.dpeth=18', "'dpeth'"),
-                                           ('optim_wrapper.optimizer.type=SDG', 'SDG'),
-                                           ('train_dataloader.sampler.type=Sampler', 'Sampler'),
-                                           ('train_cfg.max_iters=3', "'max_iters'"),
-                                           ('model.data_preprocessor.batch_augments.augments.alpha=2', 'alpha')])
+@pytest.mark.parametrize(
+    'option, named',
+    [
+        ('model.backbone.type=ResNett', 'ResNett is not in the mmpretrain::model'),
+        ('model.backbone.dpeth=18', "'dpeth'"),
+        ('optim_wrapper.optimizer.type=SDG', 'SDG'),
+        ('train_dataloader.sampler.type=Sampler', 'Sampler'),
+        ('train_cfg.max_iters=3', "'max_iters'"),
+        ('model.data_preprocessor.batch_augments.augments.alpha=2', 'alpha'),
+    ],
+)
 def test_wrong_names_and_values_in_a_config_are_one_line(error, run, option, named):
     message = error(launch.train, run[0], '--work-dir', run[1], '--cfg-options', option)
     assert named in message
@@ -424,15 +465,15 @@ needs_locks = pytest.mark.skipif(files.fcntl is None, reason='no file locks here
 
 
 @needs_locks
-@pytest.mark.parametrize('options', [(), ('--resume', ), ('--overwrite', )])
+@pytest.mark.parametrize('options', [(), ('--resume',), ('--overwrite',)])
 def test_a_second_run_in_a_work_dir_stops_and_names_the_first(error, trained, tmp_path, monkeypatch, options):
     work = tmp_path / 'work'
     shutil.copytree(trained[1], work)
     monkeypatch.setattr(launch, 'run_processes', lambda *args: pytest.fail('processes were started'))
     with files.locked(work / files.RUN_LOCK):
         before = content(work)
-        for function, argv in ((launch.train, ()), (launch.dist, ('train', ))):
-            gpus = ('1', ) if argv else ()
+        for function, argv in ((launch.train, ()), (launch.dist, ('train',))):
+            gpus = ('1',) if argv else ()
             message = error(function, *argv, trained[0], *gpus, '--work-dir', work, *options)
             assert f'work dir {work} is in use: process {os.getpid()} on {socket.gethostname()}, since' in message
             assert 'another --work-dir' in message
@@ -492,8 +533,11 @@ def disk(tmp_path):
     folder = tmp_path / 'disk'
     folder.mkdir()
     command = ['mount', '-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', str(folder)]
-    if not sys.platform.startswith('linux') or not shutil.which('mount') or subprocess.run(
-            command, capture_output=True, check=False).returncode:
+    if (
+        not sys.platform.startswith('linux')
+        or not shutil.which('mount')
+        or subprocess.run(command, capture_output=True, check=False).returncode
+    ):
         pytest.skip('mounting is not allowed here')
     yield folder
     subprocess.run(['umount', '-l', str(folder)], check=True)
@@ -518,7 +562,10 @@ def test_disk_that_fills_up_during_training_keeps_the_older_checkpoint(error, ru
     message = error(launch.train, run[0], '--work-dir', disk / 'work')
     assert 'No space left' in message and str(disk / 'work') in message and '--resume' in message
     assert sorted(path.name for path in (disk / 'work').glob('*.p*')) == [
-        'best_accuracy_top1_epoch_1.pth', 'epoch_1.pth', 'tiny.py']
+        'best_accuracy_top1_epoch_1.pth',
+        'epoch_1.pth',
+        'tiny.py',
+    ]
     assert torch.load(disk / 'work/epoch_1.pth', weights_only=True)['meta']['epoch'] == 1
     assert not list((disk / 'work').glob('.*.part'))
 
@@ -529,7 +576,7 @@ def test_write_error_in_mid_checkpoint_keeps_the_older_one(error, run, monkeypat
 
     def put_half(self, data, path):
         if 'epoch_2' in str(path):
-            put(self, data[:len(data) // 2], path)
+            put(self, data[: len(data) // 2], path)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         put(self, data, path)
 
@@ -558,7 +605,7 @@ def test_checkpoints_of_the_run_that_is_replaced_answer_no_longer(trained, tmp_p
         patch.setattr(Runner, 'train', lambda self: sys.exit(9))  # killed before its first checkpoint
         with pytest.raises(SystemExit):
             launch.train(argv)
-    aside, = work.glob('replaced-*')
+    (aside,) = work.glob('replaced-*')
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == old and len(old) == 3
     assert preflight.latest_checkpoint(work) is None and not list(work.glob('*.pth'))
     launch.train(argv)
@@ -570,9 +617,18 @@ def test_weights_of_the_run_that_is_replaced_can_be_the_start(trained, tmp_path,
     work, loaded = tmp_path / 'work', []
     shutil.copytree(trained[1], work)
     monkeypatch.setattr(Runner, 'load_or_resume', lambda self: loaded.append(Path(self._load_from)))
-    launch.train([str(trained[0]), '--work-dir', str(work), '--overwrite', '--cfg-options', 'train_cfg.max_epochs=1',
-                  f'load_from={work / "epoch_2.pth"}'])
-    aside, = work.glob('replaced-*')
+    launch.train(
+        [
+            str(trained[0]),
+            '--work-dir',
+            str(work),
+            '--overwrite',
+            '--cfg-options',
+            'train_cfg.max_epochs=1',
+            f'load_from={work / "epoch_2.pth"}',
+        ]
+    )
+    (aside,) = work.glob('replaced-*')
     assert loaded == [aside / 'epoch_2.pth'] and loaded[0].is_file()
 
 
@@ -580,8 +636,17 @@ def test_every_process_looks_before_the_first_one_moves(trained, tmp_path, monke
     work = tmp_path / 'work'
     shutil.copytree(trained[1], work)
     start = work / '..' / 'work' / 'epoch_1.pth'  # the same file by another name
-    runners = [SimpleNamespace(cfg=Config(dict(work_dir=str(work))), work_dir=str(work), rank=rank, timestamp='now',
-                               _load_from=str(start), logger=MMLogger.get_current_instance()) for rank in (0, 1)]
+    runners = [
+        SimpleNamespace(
+            cfg=Config(dict(work_dir=str(work))),
+            work_dir=str(work),
+            rank=rank,
+            timestamp='now',
+            _load_from=str(start),
+            logger=MMLogger.get_current_instance(),
+        )
+        for rank in (0, 1)
+    ]
     meeting = threading.Barrier(2)
     monkeypatch.setattr(preflight, 'barrier', lambda: meeting.wait(20))
     look = preflight.saved_checkpoints
@@ -591,8 +656,9 @@ def test_every_process_looks_before_the_first_one_moves(trained, tmp_path, monke
         return look(folder)
 
     monkeypatch.setattr(preflight, 'saved_checkpoints', slowly)
-    threads = [threading.Thread(target=preflight.set_aside, args=(runner, ), name=str(runner.rank))
-               for runner in runners]
+    threads = [
+        threading.Thread(target=preflight.set_aside, args=(runner,), name=str(runner.rank)) for runner in runners
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -605,18 +671,32 @@ def test_checkpoints_in_another_folder_are_seen_too(error, trained, tmp_path):
     config, out = trained[0], tmp_path / 'scratch'
     shutil.copytree(trained[1], out / 'work')
     before = content(out)
-    message = error(launch.train, config, '--work-dir', tmp_path / 'work', '--cfg-options',
-                    f'default_hooks.checkpoint.out_dir={out}')
+    message = error(
+        launch.train,
+        config,
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        f'default_hooks.checkpoint.out_dir={out}',
+    )
     assert f'{out / "work"} holds checkpoints' in message and content(out) == before
-    cfg = launch.prepare_train(args_of(config, '--work-dir', tmp_path / 'work', '--resume', '--cfg-options',
-                                       f'default_hooks.checkpoint.out_dir={out}'))
+    cfg = launch.prepare_train(
+        args_of(
+            config,
+            '--work-dir',
+            tmp_path / 'work',
+            '--resume',
+            '--cfg-options',
+            f'default_hooks.checkpoint.out_dir={out}',
+        )
+    )
     assert cfg.resume and cfg.load_from == str(out / 'work' / 'epoch_2.pth')
 
 
 def test_a_run_that_goes_on_elsewhere_leaves_the_best_checkpoint_where_it_came_from(trained, tmp_path):
     old = tmp_path / 'old'
     shutil.copytree(trained[1], old)
-    best, = old.glob('best_*.pth')
+    (best,) = old.glob('best_*.pth')
     checkpoint = torch.load(old / 'epoch_1.pth', weights_only=True)
     checkpoint['message_hub']['runtime_info'].update(best_score=-1.0, best_ckpt=str(best))
     torch.save(checkpoint, old / 'epoch_1.pth')
@@ -625,8 +705,17 @@ def test_a_run_that_goes_on_elsewhere_leaves_the_best_checkpoint_where_it_came_f
     # Where no epoch is better there is none: the path of the first run's is not taken for its own.
     checkpoint['message_hub']['runtime_info'].update(best_score=1000.0)
     torch.save(checkpoint, old / 'epoch_1.pth')
-    launch.train([str(trained[0]), '--work-dir', str(tmp_path / 'worse'), '--resume', str(old / 'epoch_1.pth'),
-                  '--cfg-options', "default_hooks.checkpoint.published_keys=['meta','state_dict']"])
+    launch.train(
+        [
+            str(trained[0]),
+            '--work-dir',
+            str(tmp_path / 'worse'),
+            '--resume',
+            str(old / 'epoch_1.pth'),
+            '--cfg-options',
+            "default_hooks.checkpoint.published_keys=['meta','state_dict']",
+        ]
+    )
     assert best.is_file() and not list((tmp_path / 'worse').glob('best_*.pth'))
     checkpoint['message_hub']['runtime_info'].update(best_score=-1.0)
     # In a copy the best one is the copy's, and a better one takes its place.
@@ -728,8 +817,9 @@ def test_truncated_checkpoint_is_named_and_so_is_the_older_one(error, trained, t
     assert str(newest) in message and f'--resume {work / "epoch_1.pth"}' in message
     assert str(newest) in error(launch.train, trained[0], '--work-dir', work, '--resume', newest)
     assert str(newest) in error(launch.test, trained[0], newest)
-    assert str(newest) in error(launch.train, trained[0], '--work-dir', tmp_path / 'new', '--cfg-options',
-                                f'load_from={newest}')
+    assert str(newest) in error(
+        launch.train, trained[0], '--work-dir', tmp_path / 'new', '--cfg-options', f'load_from={newest}'
+    )
     assert content(work) == before
 
 
@@ -740,7 +830,7 @@ def test_a_damaged_checkpoint_is_named_wherever_it_is_read_and_so_is_the_older_o
     newest, older = work / 'epoch_2.pth', work / 'epoch_1.pth'
     data = bytearray(newest.read_bytes())
     middle = len(data) // 2
-    data[middle:middle + 64] = bytes(byte ^ 0xff for byte in data[middle:middle + 64])
+    data[middle : middle + 64] = bytes(byte ^ 0xFF for byte in data[middle : middle + 64])
     newest.write_bytes(data)
     (work / 'last_checkpoint').write_text(str(newest))
     before = content(work)
@@ -766,17 +856,26 @@ def test_a_damaged_checkpoint_is_named_wherever_it_is_read_and_so_is_the_older_o
 
 
 def test_best_checkpoint_cannot_be_resumed_from(error, trained):
-    best, = trained[1].glob('best_*.pth')
+    (best,) = trained[1].glob('best_*.pth')
     message = error(launch.train, trained[0], '--work-dir', trained[1], '--resume', best)
     assert 'optimizer' in message and 'load_from' in message
 
 
 def test_best_checkpoint_can_be_tested_exported_and_started_from(trained, tmp_path):
-    best, = trained[1].glob('best_*.pth')
+    (best,) = trained[1].glob('best_*.pth')
     launch.test([str(trained[0]), str(best), '--work-dir', str(tmp_path / 'test')])
     weights.export_backbone(best, tmp_path / 'backbone.pth')
-    launch.train([str(trained[0]), '--work-dir', str(tmp_path / 'new'), '--cfg-options', 'train_cfg.max_epochs=1',
-                  'optim_wrapper.optimizer.lr=0', f'load_from={best}'])
+    launch.train(
+        [
+            str(trained[0]),
+            '--work-dir',
+            str(tmp_path / 'new'),
+            '--cfg-options',
+            'train_cfg.max_epochs=1',
+            'optim_wrapper.optimizer.lr=0',
+            f'load_from={best}',
+        ]
+    )
     start, end = (torch.load(path, weights_only=True)['state_dict'] for path in (best, tmp_path / 'new/epoch_1.pth'))
     assert all(torch.equal(start[name], end[name]) for name in start if 'weight' in name)
 
@@ -784,7 +883,7 @@ def test_best_checkpoint_can_be_tested_exported_and_started_from(trained, tmp_pa
 def test_a_validation_that_was_missed_is_not_made_up_for(trained, tmp_path):
     work = tmp_path / 'work'
     launch.train([str(trained[0]), '--work-dir', str(work), '--resume', str(trained[1] / 'epoch_1.pth')])
-    log, = work.glob('*/vis_data/scalars.json')
+    (log,) = work.glob('*/vis_data/scalars.json')
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line['step'] for line in lines if 'accuracy/top1' in line] == [2]
 
@@ -797,9 +896,12 @@ def test_without_an_allow_list_mmengines_checkpoints_are_refused(error, trained,
     strict = f"model['init_cfg'] = dict(type='StrictPretrained', checkpoint={str(last)!r})\n"
     torch.serialization.clear_safe_globals()
     try:
-        for function, argv in ((launch.train, (config, '--resume', last)), (launch.test, (config, last)),
-                               (cli(lambda argv: weights.export_backbone(*argv)), (last, tmp_path / 'out.pth')),
-                               (launch.train, (write_run(tmp_path, more=strict), '--work-dir', tmp_path / 'fine'))):
+        for function, argv in (
+            (launch.train, (config, '--resume', last)),
+            (launch.test, (config, last)),
+            (cli(lambda argv: weights.export_backbone(*argv)), (last, tmp_path / 'out.pth')),
+            (launch.train, (write_run(tmp_path, more=strict), '--work-dir', tmp_path / 'fine')),
+        ):
             message = error(function, *argv)
             assert f'checkpoint {last} asks for' in message and 'would execute code' in message
     finally:
@@ -818,7 +920,7 @@ def test_file_that_is_no_checkpoint_is_named(error, trained, tmp_path):
 
 
 def test_missing_checkpoint_is_named(error, trained):
-    for function, argv in ((launch.train, ('--resume', 'no.pth')), (launch.test, ('no.pth', ))):
+    for function, argv in ((launch.train, ('--resume', 'no.pth')), (launch.test, ('no.pth',))):
         assert 'no.pth' in error(function, trained[0], *argv)
 
 
@@ -849,8 +951,9 @@ def test_resume_goes_on_to_the_epoch_that_is_asked_for(trained, tmp_path, capsys
     assert f'going on from {work / "epoch_1.pth"}' in log.out
     assert torch.load(work / 'epoch_3.pth', weights_only=True)['meta']['epoch'] == 3
     # The run that was resumed is the run that was not: the same weights after the second epoch.
-    ours, theirs = (torch.load(folder / 'epoch_2.pth', weights_only=True)['state_dict']
-                    for folder in (work, trained[1]))
+    ours, theirs = (
+        torch.load(folder / 'epoch_2.pth', weights_only=True)['state_dict'] for folder in (work, trained[1])
+    )
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
@@ -873,10 +976,11 @@ def test_metrics_are_printed_and_written_and_nothing_is_overwritten(error, train
 
 def test_predictions_are_written(trained, tmp_path):
     import pickle
+
     out = tmp_path / 'predictions.pkl'
     launch.test([str(trained[0]), str(trained[1] / 'epoch_2.pth'), '--work-dir', str(tmp_path), '--out', str(out)])
     predictions = pickle.loads(out.read_bytes())
-    assert len(predictions) == 12 and predictions[0]['pred_score'].shape == (2, )
+    assert len(predictions) == 12 and predictions[0]['pred_score'].shape == (2,)
 
 
 def test_a_home_folder_in_the_name_of_the_output_is_the_home_folder(error, trained, tmp_path, monkeypatch):
@@ -893,7 +997,8 @@ def test_masks_are_dumped_as_run_lengths_whatever_the_scope(wrapped, tmp_path):
     from mmdet.evaluation import DumpDetResults
     from mmdet.models import MaskRCNN
     from mmengine.evaluator import DumpResults
-    own = type('Own', (MaskRCNN, ), {})
+
+    own = type('Own', (MaskRCNN,), {})
     detector = own.__new__(own)
     torch.nn.Module.__init__(detector)
     model = torch.nn.Module()
@@ -947,13 +1052,16 @@ def test_weights_without_the_roi_layer_can_be_tested(trained, tmp_path):
 
 
 def test_tta_averages_over_the_augmentations_of_the_config(trained, tmp_path):
-    config = write_run(tmp_path, more='''
+    config = write_run(
+        tmp_path,
+        more="""
 tta_model = dict(type='AverageClsScoreTTA')
 tta_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='TestTimeAug', transforms=[
         [dict(type='RandomFlip', prob=1.), dict(type='RandomFlip', prob=0.)], [dict(type='PackInputs')]])]
-''')
+""",
+    )
     out = tmp_path / 'metrics.json'
     launch.test([str(config), str(trained[1] / 'epoch_2.pth'), '--work-dir', str(tmp_path), '--tta', '--out', str(out)])
     assert 'accuracy/top1' in json.loads(out.read_text())

@@ -1,4 +1,5 @@
 """The four detectors of the paper, as mmdet ships them but narrow, with whatever serves mmcv.ops here."""
+
 import numpy as np
 import pytest
 import torch
@@ -14,9 +15,19 @@ MODELS = pytest.importorskip('mmdet.registry').MODELS
 pytest.importorskip('mmdet.models')
 
 CLASSES, SIZE = 2, 64
-NARROW = dict(in_channels={256: 32}, out_channels={256: 32}, feat_channels={256: 32}, conv_out_channels={256: 32},
-              fc_out_channels={1024: 64}, num_classes={80: CLASSES, 183: 3}, stacked_convs={4: 1}, num_convs={4: 1},
-              nms_pre={1000: 100, 2000: 100}, max_per_img={1000: 30, 2000: 30, 100: 30}, num={512: 32})
+NARROW = dict(
+    in_channels={256: 32},
+    out_channels={256: 32},
+    feat_channels={256: 32},
+    conv_out_channels={256: 32},
+    fc_out_channels={1024: 64},
+    num_classes={80: CLASSES, 183: 3},
+    stacked_convs={4: 1},
+    num_convs={4: 1},
+    nms_pre={1000: 100, 2000: 100},
+    max_per_img={1000: 30, 2000: 30, 100: 30},
+    num={512: 32},
+)
 
 
 def narrow(node) -> None:
@@ -36,7 +47,7 @@ def build(base: str, tmp_path):
     narrow(model)
     model.backbone.update(depth=18, base_channels=8, init_cfg=None, zero_init_residual=False)
     model.neck.in_channels = [8, 16, 32, 64]
-    (model.test_cfg.get('rcnn') or model.test_cfg).score_thr = 0.
+    (model.test_cfg.get('rcnn') or model.test_cfg).score_thr = 0.0
     with DefaultScope.overwrite_default_scope('mmdet'):
         model = MODELS.build(model)
         model.init_weights()
@@ -49,7 +60,7 @@ def batch(masks: bool, stuff: bool) -> dict:
     samples = []
     for _ in range(2):
         instances = InstanceData(bboxes=torch.from_numpy(boxes), labels=torch.tensor([0, 1]))
-        sample = DetDataSample(metainfo=dict(img_shape=(SIZE, SIZE), ori_shape=(SIZE, SIZE), scale_factor=(1., 1.)))
+        sample = DetDataSample(metainfo=dict(img_shape=(SIZE, SIZE), ori_shape=(SIZE, SIZE), scale_factor=(1.0, 1.0)))
         if masks:
             planes = np.zeros((2, SIZE, SIZE), dtype=np.uint8)
             for plane, (x1, y1, x2, y2) in zip(planes, boxes.astype(int)):
@@ -63,12 +74,15 @@ def batch(masks: bool, stuff: bool) -> dict:
     return dict(inputs=list(images), data_samples=samples)
 
 
-@pytest.mark.parametrize('base, threshold, masks, stuff', [
-    ('atss/atss_r50_fpn_1x_coco.py', .6, False, False),
-    ('gfl/gfl_r50_fpn_1x_coco.py', .6, False, False),
-    ('mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', .5, True, False),
-    ('htc/htc_r50_fpn_1x_coco.py', .5, True, True),
-])
+@pytest.mark.parametrize(
+    'base, threshold, masks, stuff',
+    [
+        ('atss/atss_r50_fpn_1x_coco.py', 0.6, False, False),
+        ('gfl/gfl_r50_fpn_1x_coco.py', 0.6, False, False),
+        ('mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', 0.5, True, False),
+        ('htc/htc_r50_fpn_1x_coco.py', 0.5, True, True),
+    ],
+)
 def test_detector_trains_and_predicts(base, threshold, masks, stuff, tmp_path):
     model = build(base, tmp_path)
 
@@ -101,6 +115,6 @@ def test_detector_trains_and_predicts(base, threshold, masks, stuff, tmp_path):
 def test_roi_extractor_of_mask_rcnn_pools_what_torchvision_pools(tmp_path):
     model = build('mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', tmp_path)
     features = [torch.randn(1, 32, SIZE // stride, SIZE // stride) for stride in (4, 8, 16, 32)]
-    rois = torch.tensor([[0., 3., 5., 40., 50.], [0., 10., 10., 30., 20.]])
+    rois = torch.tensor([[0.0, 3.0, 5.0, 40.0, 50.0], [0.0, 10.0, 10.0, 30.0, 20.0]])
     pooled = model.roi_head.bbox_roi_extractor(features, rois)  # boxes below 112 pixels belong to the finest level
     assert torch.allclose(pooled, torchvision.ops.roi_align(features[0], rois, 7, 1 / 4, 0, True), atol=1e-6)

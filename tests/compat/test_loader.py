@@ -1,4 +1,5 @@
 """mmengine's loader after `import mmrm`: reads mmengine's own checkpoints, executes nothing."""
+
 import builtins
 import functools
 import http.server
@@ -19,8 +20,10 @@ from mmrm.compat import checkpoints
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.errors import UserError, UserFileError
 
-pytestmark = pytest.mark.skipif(not hasattr(torch.serialization, 'add_safe_globals'),
-                                reason="torch has no allow-list: mmengine's loader stays as it is")
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.serialization, 'add_safe_globals'),
+    reason="torch has no allow-list: mmengine's loader stays as it is",
+)
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -30,11 +33,10 @@ class Numbers(torch.utils.data.Dataset):
         return 8
 
     def __getitem__(self, index):
-        return dict(x=torch.full((3, ), float(index)))
+        return dict(x=torch.full((3,), float(index)))
 
 
 class Line(BaseModel):
-
     def __init__(self, init_cfg=None):
         super().__init__(init_cfg=init_cfg)
         self.fc = torch.nn.Linear(3, 1)
@@ -79,7 +81,7 @@ def test_mmengine_resumes_from_its_own_checkpoint(trained, tmp_path):
     assert run.message_hub.get_info('accuracy/top1') == np.float32(12.5)
     saved = read_checkpoint(trained)
     state = saved['message_hub']['runtime_info']['random_state']
-    assert state[0] == 'MT19937' and state[1].dtype == np.uint32 and state[1].shape == (624, )
+    assert state[0] == 'MT19937' and state[1].dtype == np.uint32 and state[1].shape == (624,)
     assert np.array_equal(saved['message_hub']['runtime_info']['dataset_meta']['palette'], Numbers.metainfo['palette'])
     assert np.array_equal(history[:4], saved['message_hub']['log_scalars']['train/loss'].data[0])
     assert saved['message_hub']['log_scalars']['train/loss'].statistics('mean') == pytest.approx(history[:4].mean())
@@ -89,7 +91,6 @@ def _Spy(seen):
     from mmengine.hooks import Hook
 
     class Spy(Hook):
-
         def before_train_epoch(self, runner):
             seen.append(runner.epoch)
 
@@ -98,28 +99,35 @@ def _Spy(seen):
 
 def test_numbers_come_back_as_they_were(tmp_path):
     values = dict(
-        scalars=[np.float64(.1), np.float32(.1), np.float16(.1), np.int64(-3), np.uint8(200), np.bool_(True)],
-        arrays=[np.random.rand(3, 4), np.asfortranarray(np.random.rand(2, 3)), np.zeros((0, 2)),
-                np.array([True, False]), np.arange(5, dtype=np.int16)],
-        buffer=HistoryBuffer([1., 2.], [1, 1]))
+        scalars=[np.float64(0.1), np.float32(0.1), np.float16(0.1), np.int64(-3), np.uint8(200), np.bool_(True)],
+        arrays=[
+            np.random.rand(3, 4),
+            np.asfortranarray(np.random.rand(2, 3)),
+            np.zeros((0, 2)),
+            np.array([True, False]),
+            np.arange(5, dtype=np.int16),
+        ],
+        buffer=HistoryBuffer([1.0, 2.0], [1, 1]),
+    )
     torch.save(values, tmp_path / 'numbers.pth')
     back = read_checkpoint(tmp_path / 'numbers.pth')
     for a, b in zip(values['scalars'] + values['arrays'], back['scalars'] + back['arrays']):
         assert a.dtype == b.dtype and np.array_equal(a, b) and type(a) is type(b)
-    assert back['buffer'].max() == 2. and back['buffer'].statistics('current') == 2.
+    assert back['buffer'].max() == 2.0 and back['buffer'].statistics('current') == 2.0
 
 
 @pytest.mark.parametrize('name', ['numpy.core.multiarray', 'numpy._core.multiarray'])
 def test_numpy_1_and_2_read_each_other(name, tmp_path):
-    torch.save(dict(array=np.arange(3.), scalar=np.float64(1.5)), tmp_path / 'own.pth',
-               _use_new_zipfile_serialization=False)
+    torch.save(
+        dict(array=np.arange(3.0), scalar=np.float64(1.5)), tmp_path / 'own.pth', _use_new_zipfile_serialization=False
+    )
     data = (tmp_path / 'own.pth').read_bytes()
     other = data.replace(b'cnumpy.core.multiarray\n', f'c{name}\n'.encode())
     other = other.replace(b'cnumpy._core.multiarray\n', f'c{name}\n'.encode())
     assert f'c{name}\n'.encode() in other
     (tmp_path / 'other.pth').write_bytes(other)
     back = read_checkpoint(tmp_path / 'other.pth')
-    assert np.array_equal(back['array'], np.arange(3.)) and back['scalar'] == 1.5
+    assert np.array_equal(back['array'], np.arange(3.0)) and back['scalar'] == 1.5
 
 
 class Harm:
@@ -211,13 +219,20 @@ def test_a_harmful_file_from_the_web_is_not_executed(tmp_path, monkeypatch):
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
-
     def log_message(self, *args):
         pass
 
 
-@pytest.mark.parametrize('owner, name', [(HistoryBuffer, '__init__'), (HistoryBuffer, 'register_statistics'),
-                                         (HistoryBuffer, '__subclasses__'), (dict, 'mean'), (object, 'min')])
+@pytest.mark.parametrize(
+    'owner, name',
+    [
+        (HistoryBuffer, '__init__'),
+        (HistoryBuffer, 'register_statistics'),
+        (HistoryBuffer, '__subclasses__'),
+        (dict, 'mean'),
+        (object, 'min'),
+    ],
+)
 def test_the_allow_list_has_no_getattr(owner, name, tmp_path):
     assert getattr not in torch.serialization.get_safe_globals()
     with pytest.raises(pickle.UnpicklingError, match=r'getattr'):
@@ -228,8 +243,15 @@ def test_the_allow_list_has_no_getattr(owner, name, tmp_path):
             read_checkpoint(tmp_path / 'getattr.pth')
 
 
-@pytest.mark.parametrize('value', [np.array([dict()], dtype=object), np.zeros(2, dtype=[('a', 'f8'), ('b', 'O')]),
-                                   np.array(['text']), np.ma.masked_array([1.])])
+@pytest.mark.parametrize(
+    'value',
+    [
+        np.array([dict()], dtype=object),
+        np.zeros(2, dtype=[('a', 'f8'), ('b', 'O')]),
+        np.array(['text']),
+        np.ma.masked_array([1.0]),
+    ],
+)
 def test_arrays_of_anything_but_numbers_are_refused(value, tmp_path):
     torch.save(value, tmp_path / 'array.pth')
     with pytest.raises(UserFileError, match=r'asks for numpy'):
@@ -244,7 +266,7 @@ def test_a_damaged_checkpoint_is_named_by_mmengine_too(trained, tmp_path):
     with pytest.raises(UserFileError, match=r'page.pth is text.*<!DOCTYPE html>'):
         load_checkpoint(Line(), str(tmp_path / 'page.pth'))
     data = bytearray(trained.read_bytes())
-    data[len(data) // 2:len(data) // 2 + 64] = bytes(64)
+    data[len(data) // 2 : len(data) // 2 + 64] = bytes(64)
     (tmp_path / 'flipped.pth').write_bytes(data)
     with pytest.raises(UserFileError, match=r'flipped.pth is damaged'):
         load_checkpoint(Line(), str(tmp_path / 'flipped.pth'))

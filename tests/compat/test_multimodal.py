@@ -1,4 +1,5 @@
 """mmpretrain beside a transformers that its multi-modal models do not know."""
+
 import os
 import subprocess
 import sys
@@ -16,12 +17,14 @@ def fake_transformers(folder, text):
     (folder / 'transformers' / '__init__.py').touch()
     (folder / 'transformers' / 'modeling_utils.py').write_text(text)
     (folder / 'transformers-5.0.0.dist-info').mkdir()
-    (folder / 'transformers-5.0.0.dist-info' / 'METADATA').write_text('Metadata-Version: 2.1\nName: transformers\n'
-                                                                      'Version: 5.0.0\n')
+    (folder / 'transformers-5.0.0.dist-info' / 'METADATA').write_text(
+        'Metadata-Version: 2.1\nName: transformers\nVersion: 5.0.0\n'
+    )
 
 
-@pytest.mark.parametrize('text, needed', [('class PreTrainedModel: ...', True),
-                                          (f'def {multimodal.NAME}(): ...', False)])
+@pytest.mark.parametrize(
+    'text, needed', [('class PreTrainedModel: ...', True), (f'def {multimodal.NAME}(): ...', False)]
+)
 def test_needed_only_where_the_names_are_missing(text, needed, tmp_path, monkeypatch):
     fake_transformers(tmp_path, text)
     monkeypatch.syspath_prepend(tmp_path)
@@ -34,7 +37,7 @@ def test_needed_only_where_the_names_are_missing(text, needed, tmp_path, monkeyp
 
 def test_mmrm_imports_beside_transformers_5(tmp_path):
     fake_transformers(tmp_path, 'class PreTrainedModel: ...')
-    code = '''
+    code = """
 import mmrm
 from mmpretrain.registry import MODELS
 assert MODELS.get('RMConsistencyHead') is mmrm.RMConsistencyHead
@@ -42,9 +45,10 @@ try:
     MODELS.build(dict(type='BlipCaption'))
 except ImportError as error:
     print(error)
-'''
+"""
     paths = os.pathsep.join([str(tmp_path), str(PACKAGE.parent), os.environ.get('PYTHONPATH', '')])
-    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
-                         env={**os.environ, 'PYTHONPATH': paths})
+    run = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': paths}
+    )
     assert run.returncode == 0, run.stderr
     assert 'requires extra multi-modal dependencies' in run.stdout

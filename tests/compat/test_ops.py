@@ -1,4 +1,5 @@
 """The stand-in for mmcv's compiled extension: mmcv's own functions against loops written from its documentation."""
+
 import importlib.metadata
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from mmrm.compat import ops
 stood_in = pytest.mark.skipif(not isinstance(sys.modules['mmcv._ext'], ops.StandIn), reason='mmcv is compiled here')
 
 
-def random_boxes(count: int, size: float = 100., dtype=torch.float32) -> torch.Tensor:
+def random_boxes(count: int, size: float = 100.0, dtype=torch.float32) -> torch.Tensor:
     corner, side = torch.rand(2, count, 2, dtype=dtype) * size
     return torch.cat((corner, corner + side), 1)
 
@@ -44,8 +45,11 @@ def plain_nms(boxes, scores, threshold: str, offset: int) -> list:
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.tuples(*[st.integers(0, 9)] * 4, st.sampled_from([.1, .5, .9])), max_size=12),
-       st.sampled_from(['0.2', '0.3', '0.5', '0.6', '0.7']), st.sampled_from([0, 1]))
+@given(
+    st.lists(st.tuples(*[st.integers(0, 9)] * 4, st.sampled_from([0.1, 0.5, 0.9])), max_size=12),
+    st.sampled_from(['0.2', '0.3', '0.5', '0.6', '0.7']),
+    st.sampled_from([0, 1]),
+)
 def test_nms_equals_the_documented_rule_with_equal_scores_and_ious_on_the_threshold(rows, threshold, offset):
     rows = [(x, y, x + w, y + h, score) for x, y, w, h, score in rows]
     table = torch.tensor(rows, dtype=torch.float32).reshape(-1, 5)
@@ -57,57 +61,57 @@ def test_nms_equals_the_documented_rule_with_equal_scores_and_ious_on_the_thresh
 
 def test_nms_without_offset_is_torchvisions():
     boxes, scores = random_boxes(500), torch.rand(500)
-    _, keep = nms(boxes, scores, .4)
-    assert torch.equal(keep, torchvision.ops.nms(boxes, scores, .4))
+    _, keep = nms(boxes, scores, 0.4)
+    assert torch.equal(keep, torchvision.ops.nms(boxes, scores, 0.4))
     assert torch.equal(scores[keep], scores[keep].sort(descending=True).values)
 
 
 def test_nms_with_offset_widens_fractional_boxes_by_one():
-    boxes, scores = random_boxes(300, size=20.), torch.rand(300)
-    _, keep = nms(boxes, scores, .5, offset=1)
-    wide = boxes.double() + torch.tensor([0., 0., 1., 1.], dtype=torch.float64)
-    assert torch.equal(keep, torchvision.ops.nms(wide, scores.double(), .5))
-    assert len(keep) != len(nms(boxes, scores, .5, offset=0)[1])
+    boxes, scores = random_boxes(300, size=20.0), torch.rand(300)
+    _, keep = nms(boxes, scores, 0.5, offset=1)
+    wide = boxes.double() + torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+    assert torch.equal(keep, torchvision.ops.nms(wide, scores.double(), 0.5))
+    assert len(keep) != len(nms(boxes, scores, 0.5, offset=0)[1])
 
 
 @pytest.mark.parametrize('offset', [0, 1])
 def test_nms_of_nothing_is_nothing(offset):
-    dets, keep = nms(torch.zeros(0, 4), torch.zeros(0), .5, offset=offset)
-    assert dets.shape == (0, 5) and keep.shape == (0, ) and keep.dtype == torch.int64
+    dets, keep = nms(torch.zeros(0, 4), torch.zeros(0), 0.5, offset=offset)
+    assert dets.shape == (0, 5) and keep.shape == (0,) and keep.dtype == torch.int64
 
 
 def test_nms_keeps_its_score_threshold_and_maximum():
     boxes, scores = random_boxes(200), torch.rand(200)
-    _, every = nms(boxes[scores > .3], scores[scores > .3], .5)
-    _, keep = nms(boxes, scores, .5, score_threshold=.3, max_num=7)
-    assert torch.equal(boxes[keep], boxes[scores > .3][every[:7]])
+    _, every = nms(boxes[scores > 0.3], scores[scores > 0.3], 0.5)
+    _, keep = nms(boxes, scores, 0.5, score_threshold=0.3, max_num=7)
+    assert torch.equal(boxes[keep], boxes[scores > 0.3][every[:7]])
 
 
 def test_nms_takes_numpy_and_views():
     boxes, scores = random_boxes(100), torch.rand(100)
-    _, keep = nms(boxes, scores, .5)
-    assert np.array_equal(nms(boxes.numpy(), scores.numpy(), .5)[1], keep.numpy())
+    _, keep = nms(boxes, scores, 0.5)
+    assert np.array_equal(nms(boxes.numpy(), scores.numpy(), 0.5)[1], keep.numpy())
     table = torch.cat((boxes, scores[:, None]), 1)
-    assert torch.equal(nms(table[:, :4], table[:, 4], .5)[1], keep)  # neither is contiguous
-    assert torch.equal(nms(boxes.t().contiguous().t(), scores, .5)[1], keep)
+    assert torch.equal(nms(table[:, :4], table[:, 4], 0.5)[1], keep)  # neither is contiguous
+    assert torch.equal(nms(boxes.t().contiguous().t(), scores, 0.5)[1], keep)
 
 
 @stood_in
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float64])
 def test_nms_takes_other_precisions(dtype):
     boxes, scores = random_boxes(50).to(dtype), torch.rand(50).to(dtype)
-    _, keep = nms(boxes, scores, .5)
-    assert torch.equal(keep, torchvision.ops.nms(boxes.double(), scores.double(), .5))
+    _, keep = nms(boxes, scores, 0.5)
+    assert torch.equal(keep, torchvision.ops.nms(boxes.double(), scores.double(), 0.5))
 
 
 @pytest.mark.parametrize('split_thr', [10000, 10])
 def test_batched_nms_keeps_classes_apart(split_thr):
-    boxes, scores, labels = random_boxes(120), torch.rand(120), torch.randint(0, 4, (120, ))
-    dets, keep = batched_nms(boxes, scores, labels, dict(type='nms', iou_threshold=.5, split_thr=split_thr))
+    boxes, scores, labels = random_boxes(120), torch.rand(120), torch.randint(0, 4, (120,))
+    dets, keep = batched_nms(boxes, scores, labels, dict(type='nms', iou_threshold=0.5, split_thr=split_thr))
     per_class = []
     for label in range(4):
         index = (labels == label).nonzero()[:, 0]
-        per_class.append(index[torchvision.ops.nms(boxes[index], scores[index], .5)])
+        per_class.append(index[torchvision.ops.nms(boxes[index], scores[index], 0.5)])
     expected = torch.cat(per_class)
     expected = expected[scores[expected].argsort(descending=True)]
     assert torch.equal(keep, expected)
@@ -123,8 +127,9 @@ def plain_soft_nms(boxes, scores, threshold, sigma, min_score, method, offset):
         a = boxes[top]
         for i in list(left):
             b = boxes[i]
-            inter = (max(0, min(a[2], b[2]) - max(a[0], b[0]) + offset) *
-                     max(0, min(a[3], b[3]) - max(a[1], b[1]) + offset))
+            inter = max(0, min(a[2], b[2]) - max(a[0], b[0]) + offset) * max(
+                0, min(a[3], b[3]) - max(a[1], b[1]) + offset
+            )
             union = sum((c[2] - c[0] + offset) * (c[3] - c[1] + offset) for c in (a, b)) - inter
             iou = inter / union
             if method == 'gaussian':
@@ -139,9 +144,9 @@ def plain_soft_nms(boxes, scores, threshold, sigma, min_score, method, offset):
 @pytest.mark.parametrize('method', ['naive', 'linear', 'gaussian'])
 @pytest.mark.parametrize('offset', [0, 1])
 def test_soft_nms_lowers_the_scores_of_overlapped_boxes(method, offset):
-    boxes, scores = random_boxes(60, size=50.), torch.rand(60)
-    dets, keep = soft_nms(boxes, scores, iou_threshold=.3, sigma=.5, min_score=.05, method=method, offset=offset)
-    expected = plain_soft_nms(boxes, scores, .3, .5, .05, method, offset)
+    boxes, scores = random_boxes(60, size=50.0), torch.rand(60)
+    dets, keep = soft_nms(boxes, scores, iou_threshold=0.3, sigma=0.5, min_score=0.05, method=method, offset=offset)
+    expected = plain_soft_nms(boxes, scores, 0.3, 0.5, 0.05, method, offset)
     assert keep.tolist() == [index for index, _ in expected]
     assert torch.equal(dets[:, :4], boxes[keep])
     assert torch.allclose(dets[:, 4], torch.tensor([float(score) for _, score in expected]), atol=1e-5)
@@ -149,10 +154,19 @@ def test_soft_nms_lowers_the_scores_of_overlapped_boxes(method, offset):
 
 
 def test_soft_nms_example_of_mmcvs_documentation():
-    boxes = np.array([[4., 3., 5., 3.], [4., 3., 5., 4.], [3., 1., 3., 1.], [3., 1., 3., 1.], [3., 1., 3., 1.],
-                      [3., 1., 3., 1.]], dtype=np.float32)
+    boxes = np.array(
+        [
+            [4.0, 3.0, 5.0, 3.0],
+            [4.0, 3.0, 5.0, 4.0],
+            [3.0, 1.0, 3.0, 1.0],
+            [3.0, 1.0, 3.0, 1.0],
+            [3.0, 1.0, 3.0, 1.0],
+            [3.0, 1.0, 3.0, 1.0],
+        ],
+        dtype=np.float32,
+    )
     scores = np.array([0.9, 0.9, 0.5, 0.5, 0.4, 0.0], dtype=np.float32)
-    dets, keep = soft_nms(boxes, scores, .6, sigma=.5)
+    dets, keep = soft_nms(boxes, scores, 0.6, sigma=0.5)
     assert len(dets) == len(keep) == 5
     assert len(soft_nms(torch.zeros(0, 4), torch.zeros(0))[1]) == 0
 
@@ -165,26 +179,33 @@ def plain_roi_align(image, rois, size, scale, sampling_ratio, aligned):
     def sample(n, y, x):
         if y < -1 or y > height or x < -1 or x > width:
             return torch.zeros(channels, dtype=image.dtype)
-        y, x = max(y, 0.), max(x, 0.)
+        y, x = max(y, 0.0), max(x, 0.0)
         y0, x0 = min(int(y), height - 1), min(int(x), width - 1)
         y1, x1 = min(y0 + 1, height - 1), min(x0 + 1, width - 1)
-        dy, dx = (y - y0 if y1 > y0 else 0.), (x - x0 if x1 > x0 else 0.)
-        return ((1 - dy) * (1 - dx) * image[n, :, y0, x0] + (1 - dy) * dx * image[n, :, y0, x1] +
-                dy * (1 - dx) * image[n, :, y1, x0] + dy * dx * image[n, :, y1, x1])
+        dy, dx = (y - y0 if y1 > y0 else 0.0), (x - x0 if x1 > x0 else 0.0)
+        return (
+            (1 - dy) * (1 - dx) * image[n, :, y0, x0]
+            + (1 - dy) * dx * image[n, :, y0, x1]
+            + dy * (1 - dx) * image[n, :, y1, x0]
+            + dy * dx * image[n, :, y1, x1]
+        )
 
     for r, roi in enumerate(rois.tolist()):
-        x1, y1, x2, y2 = (v * scale - (.5 if aligned else 0) for v in roi[1:])
+        x1, y1, x2, y2 = (v * scale - (0.5 if aligned else 0) for v in roi[1:])
         w, h = x2 - x1, y2 - y1
         if not aligned:
-            w, h = max(w, 1.), max(h, 1.)
+            w, h = max(w, 1.0), max(h, 1.0)
         grid = [sampling_ratio if sampling_ratio > 0 else int(np.ceil(side / bins)) for side, bins in zip((h, w), size)]
         for i in range(size[0]):
             for j in range(size[1]):
                 total = torch.zeros(channels, dtype=image.dtype)
                 for a in range(grid[0]):
                     for b in range(grid[1]):
-                        total += sample(int(roi[0]), y1 + (i + (a + .5) / grid[0]) * h / size[0],
-                                        x1 + (j + (b + .5) / grid[1]) * w / size[1])
+                        total += sample(
+                            int(roi[0]),
+                            y1 + (i + (a + 0.5) / grid[0]) * h / size[0],
+                            x1 + (j + (b + 0.5) / grid[1]) * w / size[1],
+                        )
                 output[r, :, i, j] = total / max(grid[0] * grid[1], 1)
     return output
 
@@ -198,25 +219,25 @@ def random_rois(count: int, batch: int, size: float, dtype=torch.float64) -> tor
 @pytest.mark.parametrize('sampling_ratio', [0, 2, -1])
 @pytest.mark.parametrize('size', [(1, 1), (3, 2)])
 def test_roi_align_equals_loops_and_torchvision(aligned, sampling_ratio, size):
-    image, rois = torch.randn(2, 3, 7, 9, dtype=torch.float64), random_rois(12, 2, 30.)
-    rois[0, 3:] = rois[0, 1:3] + .5  # less than one cell
-    result = roi_align(image, rois, size, .25, sampling_ratio, 'avg', aligned)
-    assert torch.allclose(result, plain_roi_align(image, rois, size, .25, sampling_ratio, aligned), atol=1e-10)
-    assert torch.equal(result, torchvision.ops.roi_align(image, rois, size, .25, sampling_ratio, aligned))
+    image, rois = torch.randn(2, 3, 7, 9, dtype=torch.float64), random_rois(12, 2, 30.0)
+    rois[0, 3:] = rois[0, 1:3] + 0.5  # less than one cell
+    result = roi_align(image, rois, size, 0.25, sampling_ratio, 'avg', aligned)
+    assert torch.allclose(result, plain_roi_align(image, rois, size, 0.25, sampling_ratio, aligned), atol=1e-10)
+    assert torch.equal(result, torchvision.ops.roi_align(image, rois, size, 0.25, sampling_ratio, aligned))
 
 
 @pytest.mark.parametrize('aligned', [True, False])
 @pytest.mark.parametrize('sampling_ratio', [0, 2])
 def test_roi_align_has_the_gradient_of_finite_differences(aligned, sampling_ratio):
     image = torch.randn(2, 2, 5, 6, dtype=torch.float64, requires_grad=True)
-    rois = random_rois(5, 2, 20.)
-    assert torch.autograd.gradcheck(lambda x: roi_align(x, rois, (2, 3), .25, sampling_ratio, 'avg', aligned), image)
+    rois = random_rois(5, 2, 20.0)
+    assert torch.autograd.gradcheck(lambda x: roi_align(x, rois, (2, 3), 0.25, sampling_ratio, 'avg', aligned), image)
 
 
 def test_roi_align_layer_takes_layouts_that_are_not_contiguous():
     image = torch.randn(2, 4, 8, 8)
-    rois = random_rois(6, 2, 30., torch.float32)
-    layer = RoIAlign((2, 2), spatial_scale=.25, sampling_ratio=0)
+    rois = random_rois(6, 2, 30.0, torch.float32)
+    layer = RoIAlign((2, 2), spatial_scale=0.25, sampling_ratio=0)
     expected = layer(image, rois)
     assert torch.allclose(layer(image.to(memory_format=torch.channels_last), rois.t().contiguous().t()), expected)
     source = torch.randn(2, 4, 1, 1, requires_grad=True)
@@ -226,7 +247,7 @@ def test_roi_align_layer_takes_layouts_that_are_not_contiguous():
 
 def test_roi_align_of_no_box_is_empty_and_has_a_gradient_of_zero():
     image = torch.randn(1, 2, 4, 4, requires_grad=True)
-    result = roi_align(image, torch.zeros(0, 5), (2, 2), 1., 0, 'avg', True)
+    result = roi_align(image, torch.zeros(0, 5), (2, 2), 1.0, 0, 'avg', True)
     assert result.shape == (0, 2, 2, 2)
     result.sum().backward()
     assert torch.equal(image.grad, torch.zeros_like(image))
@@ -236,52 +257,54 @@ def test_roi_align_of_no_box_is_empty_and_has_a_gradient_of_zero():
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_roi_align_takes_half_precision(dtype):
     image = torch.randn(1, 2, 8, 8).to(dtype).requires_grad_()
-    rois = torch.tensor([[0., 1., 2., 6., 7.]], dtype=dtype)
-    result = roi_align(image, rois, (2, 2), 1., 0, 'avg', True)
+    rois = torch.tensor([[0.0, 1.0, 2.0, 6.0, 7.0]], dtype=dtype)
+    result = roi_align(image, rois, (2, 2), 1.0, 0, 'avg', True)
     result.sum().backward()
     assert result.dtype == image.grad.dtype == dtype
-    expected = roi_align(image.detach().float(), rois.float(), (2, 2), 1., 0, 'avg', True)
+    expected = roi_align(image.detach().float(), rois.float(), (2, 2), 1.0, 0, 'avg', True)
     assert torch.equal(result, expected.to(dtype))
 
 
 @stood_in
 def test_roi_align_of_the_maximum_is_refused_by_name():
     with pytest.raises(NotImplementedError, match="roi_align with pool_mode='max' needs mmcv's compiled extension"):
-        roi_align(torch.randn(1, 1, 4, 4), torch.tensor([[0., 0., 0., 2., 2.]]), (1, 1), 1., 0, 'max', True)
+        roi_align(torch.randn(1, 1, 4, 4), torch.tensor([[0.0, 0.0, 0.0, 2.0, 2.0]]), (1, 1), 1.0, 0, 'max', True)
 
 
 @stood_in
-@pytest.mark.parametrize('gamma, alpha', [(2., .25), (1.5, .6)])
+@pytest.mark.parametrize('gamma, alpha', [(2.0, 0.25), (1.5, 0.6)])
 def test_sigmoid_focal_loss_equals_torchvisions(gamma, alpha):
     logits = (4 * torch.randn(20, 3, dtype=torch.float64)).requires_grad_()
-    target = torch.randint(0, 4, (20, ))  # 3 is the background
+    target = torch.randint(0, 4, (20,))  # 3 is the background
     loss = sigmoid_focal_loss(logits, target, gamma, alpha, None, 'none')
     one_hot = torch.nn.functional.one_hot(target, 4)[:, :3].double()
     expected = torchvision.ops.sigmoid_focal_loss(logits, one_hot, alpha, gamma)
     assert torch.allclose(loss, expected)
-    grad, = torch.autograd.grad(loss.sum(), logits)
+    (grad,) = torch.autograd.grad(loss.sum(), logits)
     assert torch.allclose(grad, torch.autograd.grad(expected.sum(), logits)[0])
-    assert torch.autograd.gradcheck(lambda x: sigmoid_focal_loss(x, target, gamma, alpha, None, 'mean'), (logits, ))
+    assert torch.autograd.gradcheck(lambda x: sigmoid_focal_loss(x, target, gamma, alpha, None, 'mean'), (logits,))
 
 
 @stood_in
 def test_sigmoid_focal_loss_weighs_classes_and_stays_finite():
-    logits = torch.tensor([[100., -100.], [-100., 100.]]).requires_grad_()
-    weight = torch.tensor([2., 3.])
-    loss = sigmoid_focal_loss(logits, torch.tensor([1, 2]), 2., .25, weight, 'none')
+    logits = torch.tensor([[100.0, -100.0], [-100.0, 100.0]]).requires_grad_()
+    weight = torch.tensor([2.0, 3.0])
+    loss = sigmoid_focal_loss(logits, torch.tensor([1, 2]), 2.0, 0.25, weight, 'none')
     loss.sum().backward()
     assert loss.isfinite().all() and logits.grad.isfinite().all()
-    assert torch.allclose(loss[0], torch.tensor([3 * .75 * 100., 3 * .25 * 100.]))
-    assert torch.allclose(loss[1], torch.tensor([0., .75 * 100.]))
+    assert torch.allclose(loss[0], torch.tensor([3 * 0.75 * 100.0, 3 * 0.25 * 100.0]))
+    assert torch.allclose(loss[1], torch.tensor([0.0, 0.75 * 100.0]))
 
 
 @stood_in
 def test_sigmoid_focal_loss_is_what_mmdet_computes_without_it():
     focal_loss = pytest.importorskip('mmdet.models.losses.focal_loss')
-    logits, target = torch.randn(10, 2), torch.randint(0, 3, (10, ))
+    logits, target = torch.randn(10, 2), torch.randint(0, 3, (10,))
     one_hot = torch.nn.functional.one_hot(target, 3)[:, :2]
-    assert torch.allclose(focal_loss.sigmoid_focal_loss(logits, target, avg_factor=3.),
-                          focal_loss.py_sigmoid_focal_loss(logits, one_hot, avg_factor=3.))
+    assert torch.allclose(
+        focal_loss.sigmoid_focal_loss(logits, target, avg_factor=3.0),
+        focal_loss.py_sigmoid_focal_loss(logits, one_hot, avg_factor=3.0),
+    )
 
 
 @stood_in
@@ -297,12 +320,14 @@ def test_any_other_op_is_refused_by_name_when_it_is_called():
 def test_mmengine_finds_the_stand_in_where_it_asks_for_mmcv():
     from mmengine.model import revert_sync_batchnorm
     from mmengine.utils.dl_utils import mmcv_full_available
+
     model = revert_sync_batchnorm(torch.nn.Sequential(torch.nn.SyncBatchNorm(2)))
     assert model(torch.randn(3, 2, 4, 4)).shape == (3, 2, 4, 4)
     # mmengine asks for a loader, which the stand-in lacks; OneDL's asks for a spec, which it has.
     onedl = 'onedl-mmengine' in {found.metadata['Name'] for found in importlib.metadata.distributions()}
     assert mmcv_full_available() == onedl
     from mmcv.utils import collect_env
+
     assert 'mmrm' in collect_env()['MMCV Compiler']
     assert not hasattr(sys.modules['mmcv._ext'], '__path__')
 
@@ -348,7 +373,7 @@ def test_a_toolbox_imported_too_early_is_reported(without_extension, monkeypatch
 
 
 def test_import_mmrm_leaves_a_compiled_extension_alone():
-    code = '''
+    code = """
 import importlib.machinery, sys, types
 class Compiled(types.ModuleType):
     def __getattr__(self, name):
@@ -363,5 +388,5 @@ mmrm.compat.apply()
 import mmcv.ops.nms
 assert sys.modules['mmcv._ext'] is fake
 assert sys.modules['mmcv.ops.nms'].ext_module is fake
-'''
+"""
     subprocess.run([sys.executable, '-c', code], check=True)

@@ -1,4 +1,5 @@
 """Bases from other packages in configs."""
+
 import importlib.util
 import pkgutil
 import subprocess
@@ -17,14 +18,17 @@ def load(base: str, tmp_path) -> Config:
     return Config.fromfile(tmp_path / 'config.py')
 
 
-@pytest.mark.parametrize('base, model', [
-    ('mmpretrain::resnet/resnet50_8xb32_in1k.py', 'ImageClassifier'),
-    ('mmpretrain::_base_/models/resnet50.py', 'ImageClassifier'),
-    ('mmdet::atss/atss_r50_fpn_1x_coco.py', 'ATSS'),
-    ('mmdet::htc/htc_r50_fpn_1x_coco.py', 'HybridTaskCascade'),
-    ('mmseg::pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py', 'EncoderDecoder'),
-    ('mmseg::_base_/models/upernet_r50.py', 'EncoderDecoder'),
-])
+@pytest.mark.parametrize(
+    'base, model',
+    [
+        ('mmpretrain::resnet/resnet50_8xb32_in1k.py', 'ImageClassifier'),
+        ('mmpretrain::_base_/models/resnet50.py', 'ImageClassifier'),
+        ('mmdet::atss/atss_r50_fpn_1x_coco.py', 'ATSS'),
+        ('mmdet::htc/htc_r50_fpn_1x_coco.py', 'HybridTaskCascade'),
+        ('mmseg::pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py', 'EncoderDecoder'),
+        ('mmseg::_base_/models/upernet_r50.py', 'EncoderDecoder'),
+    ],
+)
 def test_base_of_a_toolbox_loads(base, model, tmp_path):
     scope = base.partition(':')[0]
     if importlib.util.find_spec(scope) is None:
@@ -53,7 +57,7 @@ def test_mmrms_own_configs_are_bases_too(tmp_path, monkeypatch):
 
 
 def test_bases_work_without_pkg_resources(tmp_path):
-    code = f'''
+    code = f"""
 import sys
 sys.modules['pkg_resources'] = None  # as with setuptools 82: importing it fails
 import mmrm
@@ -62,13 +66,20 @@ from mmengine.utils import get_installed_path, is_installed
 import mmpretrain
 assert is_installed('mmpretrain') and is_installed('mmengine') and not is_installed('mmnone')
 assert get_installed_path('mmpretrain') == mmpretrain.__path__[0]
-for base in {[base for base, scope in (('mmpretrain::resnet/resnet50_8xb32_in1k.py', 'mmpretrain'),
-                                       ('mmdet::atss/atss_r50_fpn_1x_coco.py', 'mmdet'),
-                                       ('mmseg::pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py', 'mmseg'))
-              if importlib.util.find_spec(scope)]!r}:
+for base in {
+        [
+            base
+            for base, scope in (
+                ('mmpretrain::resnet/resnet50_8xb32_in1k.py', 'mmpretrain'),
+                ('mmdet::atss/atss_r50_fpn_1x_coco.py', 'mmdet'),
+                ('mmseg::pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py', 'mmseg'),
+            )
+            if importlib.util.find_spec(scope)
+        ]!r
+    }:
     open({str(tmp_path / 'config.py')!r}, 'w').write(f"_base_ = ['{{base}}']")
     assert Config.fromfile({str(tmp_path / 'config.py')!r}).model.type
-'''
+"""
     subprocess.run([sys.executable, '-c', code], check=True)
 
 
@@ -79,18 +90,19 @@ def test_a_missing_find_loader_of_pkgutil_is_replaced(monkeypatch):
     assert pkgutil.find_loader('mmrm') is not None
     assert pkgutil.find_loader('mmnone') is None
     from mmengine.utils.dl_utils import mmcv_full_available
+
     assert mmcv_full_available() in (True, False)
     monkeypatch.undo()
 
 
 def test_mmrm_needs_neither_mmdet_nor_mmseg():
-    code = '''
+    code = """
 import sys
 sys.modules['mmdet'] = sys.modules['mmseg'] = None  # importing them fails
 import mmrm
 from mmengine.config.utils import MODULE2PACKAGE
 assert 'mmseg' in MODULE2PACKAGE
-'''
+"""
     subprocess.run([sys.executable, '-c', code], check=True)
 
 

@@ -1,4 +1,5 @@
 """Every cell of the COCO and ADE20K tables: its recipe, its weights, a training step and an evaluation."""
+
 import copy
 import functools
 import importlib
@@ -76,7 +77,10 @@ def test_what_all_cells_have(name):
     if 'pvtv2' in name:
         backbone = config.model.backbone
         assert (backbone.type, backbone.embed_dims, backbone.num_layers) == (
-            'mmdet.PyramidVisionTransformerV2', 64, [2, 2, 2, 2])
+            'mmdet.PyramidVisionTransformerV2',
+            64,
+            [2, 2, 2, 2],
+        )
 
 
 @pytest.mark.parametrize('network', COCO)
@@ -107,10 +111,20 @@ SGD_02 = dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=1e-4)
 ADAMW_1 = dict(type='AdamW', lr=1e-4, weight_decay=1e-4)
 ADAMW_2 = dict(type='AdamW', lr=2e-4, weight_decay=1e-4)
 OPTIMIZERS = {
-    'atss_r50': SGD_01, 'gfl_r50': SGD_01, 'mask-rcnn_r50': SGD_02, 'htc_r50': SGD_02,
-    'htc-without-semantic_r50': SGD_02, 'atss_pvtv2-b1': ADAMW_1, 'gfl_pvtv2-b1': ADAMW_1,
-    'mask-rcnn_pvtv2-b1': ADAMW_2, 'htc_pvtv2-b1': ADAMW_2, 'htc-without-semantic_pvtv2-b1': ADAMW_2,
-    'pspnet_r50': ADAMW_1, 'upernet_r50': ADAMW_1, 'pspnet_pvtv2-b1': ADAMW_1, 'upernet_pvtv2-b1': ADAMW_1,
+    'atss_r50': SGD_01,
+    'gfl_r50': SGD_01,
+    'mask-rcnn_r50': SGD_02,
+    'htc_r50': SGD_02,
+    'htc-without-semantic_r50': SGD_02,
+    'atss_pvtv2-b1': ADAMW_1,
+    'gfl_pvtv2-b1': ADAMW_1,
+    'mask-rcnn_pvtv2-b1': ADAMW_2,
+    'htc_pvtv2-b1': ADAMW_2,
+    'htc-without-semantic_pvtv2-b1': ADAMW_2,
+    'pspnet_r50': ADAMW_1,
+    'upernet_r50': ADAMW_1,
+    'pspnet_pvtv2-b1': ADAMW_1,
+    'upernet_pvtv2-b1': ADAMW_1,
 }
 
 
@@ -126,7 +140,12 @@ def test_detectors_follow_the_1x_schedule_and_measure_what_the_tables_show(netwo
     config = load('rm', name_of(network, backbone))
     warmup, steps = config.param_scheduler
     assert (warmup.type, warmup.start_factor, warmup.begin, warmup.end, warmup.by_epoch) == (
-        'LinearLR', 0.001, 0, 500, False)
+        'LinearLR',
+        0.001,
+        0,
+        500,
+        False,
+    )
     assert (steps.type, steps.milestones, steps.gamma, steps.by_epoch) == ('MultiStepLR', [8, 11], 0.1, True)
     assert config.train_cfg.max_epochs == 12
     for evaluator in (config.val_evaluator, config.test_evaluator):
@@ -144,7 +163,8 @@ def test_detectors_follow_the_1x_schedule_and_measure_what_the_tables_show(netwo
 def test_segmentors_follow_the_authors_logs(network, backbone):
     config = load('rm', name_of(network, backbone))
     assert [dict(schedule) for schedule in config.param_scheduler] == [
-        dict(type='PolyLR', power=0.9, eta_min=0, begin=0, end=80000, by_epoch=False)]
+        dict(type='PolyLR', power=0.9, eta_min=0, begin=0, end=80000, by_epoch=False)
+    ]
     assert config.train_cfg.max_iters == 80000
     assert config.model.decode_head.norm_cfg.type == 'SyncBN'
     assert config.model.decode_head.num_classes == config.model.auxiliary_head.num_classes == 150
@@ -168,7 +188,7 @@ def test_segmentors_follow_the_authors_logs(network, backbone):
 def test_one_variable_moves_all_data(name, monkeypatch):
     monkeypatch.setenv('MMRM_DATA', '/elsewhere')
     config = Config.fromfile(CONFIGS / 'rm' / f'{name}.py')
-    assert not re.search(r"(?<!elsewhere/)\b(data/)?(coco|ade)/", str(config.to_dict()))
+    assert not re.search(r'(?<!elsewhere/)\b(data/)?(coco|ade)/', str(config.to_dict()))
     for part in ('train', 'val', 'test'):
         assert config[f'{part}_dataloader'].dataset.data_root.startswith('/elsewhere/')
 
@@ -216,11 +236,11 @@ def test_a_cell_trains_from_its_pretraining_and_is_evaluated(start, world, runs,
     config = cell(CONFIGS / 'rm' / f'{name_of(network, backbone)}.py', world, run)
     # An untrained network is sure of nothing, and COCO's metric leaves no trace without a box.
     test_cfg = config.model.test_cfg.get('rcnn', config.model.test_cfg)
-    test_cfg.update(score_thr=-1., max_per_img=5) if network in COCO else None
+    test_cfg.update(score_thr=-1.0, max_per_img=5) if network in COCO else None
     runner, before = train_and_validate(config, tmp_path)
 
     pretrained = read_checkpoint(find_checkpoint(run))['state_dict']
-    assert before.keys() == {key[len('backbone.'):] for key in pretrained if key.startswith('backbone.')}
+    assert before.keys() == {key[len('backbone.') :] for key in pretrained if key.startswith('backbone.')}
     assert all(torch.equal(value, pretrained[f'backbone.{key}']) for key, value in before.items())
 
     after = runner.model.backbone.state_dict()

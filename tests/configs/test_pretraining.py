@@ -1,4 +1,5 @@
 """Every shipped classification config: what it says, and an epoch of it on tiny data in the data sets' real layouts."""
+
 import pickle
 import re
 from pathlib import Path
@@ -30,13 +31,24 @@ RECIPES = {
     'pvtv2-b1_8xb64_in1k': (14_009_000, 513_000),
 }
 PAPER = [f'{folder}/{name}' for folder in ('baseline', 'mixup', 'cutmix', 'rm') for name in RECIPES]
-PAPER += ['label_smoothing/pyramidnet200_1xb64_cifar10', 'cutout/pyramidnet200_1xb64_cifar10',
-        'stochastic_depth/pyramidnet200_1xb64_cifar10', 'cutout/resnet50_8xb64_in1k',
-        'stochastic_depth/resnet50_8xb64_in1k']
+PAPER += [
+    'label_smoothing/pyramidnet200_1xb64_cifar10',
+    'cutout/pyramidnet200_1xb64_cifar10',
+    'stochastic_depth/pyramidnet200_1xb64_cifar10',
+    'cutout/resnet50_8xb64_in1k',
+    'stochastic_depth/resnet50_8xb64_in1k',
+]
 # The regularisers of mmrm.models.regularisers: trained in test_regularisers.py.
-LAYERS = ['dropblock/pyramidnet200_1xb64_cifar10', 'manifold_mixup/pyramidnet200_1xb64_cifar10',
-          'moex/pyramidnet200_1xb64_cifar10', 'dropblock/resnet50_8xb64_in1k', 'manifold_mixup/resnet50_8xb64_in1k',
-          'feature_cutmix/resnet50_8xb64_in1k', 'moex/resnet50_8xb64_in1k', 'cutmix_moex/resnet50_8xb64_in1k']
+LAYERS = [
+    'dropblock/pyramidnet200_1xb64_cifar10',
+    'manifold_mixup/pyramidnet200_1xb64_cifar10',
+    'moex/pyramidnet200_1xb64_cifar10',
+    'dropblock/resnet50_8xb64_in1k',
+    'manifold_mixup/resnet50_8xb64_in1k',
+    'feature_cutmix/resnet50_8xb64_in1k',
+    'moex/resnet50_8xb64_in1k',
+    'cutmix_moex/resnet50_8xb64_in1k',
+]
 # Those that need something more, a package or files: trained in test_puzzlemix_stylecutmix.py.
 MORE = ['puzzlemix/resnet50_8xb64_in1k', 'stylecutmix/pyramidnet200_1xb64_cifar10']
 # With the recipe of the papers that some published numbers come from.
@@ -63,8 +75,11 @@ def flat(node, prefix=''):
 
 # ------------------------------------------------------------------------------------------------------ what they say
 def test_the_shipped_classification_configs_are_the_tables_cells():
-    found = {f'{path.parent.name}/{path.stem}' for path in CONFIGS.glob('*/*.py')
-             if re.search(r'_\dxb64(-steps)?_(cifar10|cifar100|in1k)(-\d+)?$', path.stem)}
+    found = {
+        f'{path.parent.name}/{path.stem}'
+        for path in CONFIGS.glob('*/*.py')
+        if re.search(r'_\dxb64(-steps)?_(cifar10|cifar100|in1k)(-\d+)?$', path.stem)
+    }
     assert found == set(ALL + LAYERS + MORE + STEPS)
 
 
@@ -73,13 +88,27 @@ def test_siblings_differ_only_in_what_the_regulariser_changes(name):
     folder, _, recipe = name.partition('/')
     mixing = 'model.data_preprocessor.batch_augments'
     allowed = dict(
-        mixup=(mixing, ), cutmix=(mixing, ), manifold_mixup=(mixing, ), feature_cutmix=(mixing, ), moex=(mixing, ),
-        cutmix_moex=(mixing, ), puzzlemix=(mixing, ), stylecutmix=(mixing, ),
-        dropblock=('custom_hooks.4.', ), label_smoothing=('model.head.loss', ),
-        rm=(mixing, 'model.data_preprocessor.type', 'model.neck', 'model.head.type', 'model.head.omega',
-            'model.head.log_blind_kl'),
+        mixup=(mixing,),
+        cutmix=(mixing,),
+        manifold_mixup=(mixing,),
+        feature_cutmix=(mixing,),
+        moex=(mixing,),
+        cutmix_moex=(mixing,),
+        puzzlemix=(mixing,),
+        stylecutmix=(mixing,),
+        dropblock=('custom_hooks.4.',),
+        label_smoothing=('model.head.loss',),
+        rm=(
+            mixing,
+            'model.data_preprocessor.type',
+            'model.neck',
+            'model.head.type',
+            'model.head.omega',
+            'model.head.log_blind_kl',
+        ),
         cutout=('train_pipeline', 'train_dataloader.dataset.pipeline'),
-        stochastic_depth=('model.backbone.drop_path_rate', ))[folder]
+        stochastic_depth=('model.backbone.drop_path_rate',),
+    )[folder]
     base, own = flat(load(f'baseline/{recipe}').to_dict()), flat(load(name).to_dict())
     differ = [key for key in {**base, **own} if base.get(key, 'none') != own.get(key, 'none')]
     assert differ and all(key.startswith(allowed) for key in differ), differ
@@ -99,23 +128,43 @@ def test_every_config_follows_the_published_recipe(name):
         'steps': ('SGD', 0.1, 1e-4, 0.9, True, 300, 'RMStepLR'),
         'pvt': ('AdamW', 5e-4, 5e-2, None, None, 300, 'RMCosineLR'),
     }[kind]
-    assert wanted == (optimizer.type, optimizer.lr, optimizer.weight_decay, optimizer.get('momentum'),
-                      optimizer.get('nesterov'), cfg.train_cfg.max_epochs, cfg.param_scheduler.type)
+    assert wanted == (
+        optimizer.type,
+        optimizer.lr,
+        optimizer.weight_decay,
+        optimizer.get('momentum'),
+        optimizer.get('nesterov'),
+        cfg.train_cfg.max_epochs,
+        cfg.param_scheduler.type,
+    )
     assert cfg.train_dataloader.batch_size == int(batch)
     assert cfg.auto_scale_lr == dict(base_batch_size=int(gpus) * int(batch))
     classes = dict(cifar10=10, cifar100=100, in1k=1000)[data]
     assert model.head.num_classes == model.data_preprocessor.num_classes == classes
-    mean, std = ([.4914, .4822, .4465], [.2023, .1994, .2010]) if data != 'in1k' else ([.485, .456, .406],
-                                                                                     [.229, .224, .225])
+    mean, std = (
+        ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010])
+        if data != 'in1k'
+        else ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    )
     assert np.allclose(np.array(model.data_preprocessor.mean) / 255, mean)
     assert np.allclose(np.array(model.data_preprocessor.std) / 255, std)
     types = [step.type for step in cfg.train_dataloader.dataset.pipeline if step.type != 'Cutout']
-    assert types == {
-        '200': ['RandomCrop', 'RandomFlip', 'PackInputs'],
-        '300': ['RandomCrop', 'RandomFlip', 'PackInputs'],
-        'in1k': ['LoadImageFromFile', 'RMRandomResizedCrop', 'RandomFlip', 'RMColorJitter', 'RMLighting', 'PackInputs'],
-        'pvt': ['LoadImageFromFile', 'RMRandomResizedCrop', 'RandomFlip', 'RandomErasing', 'PackInputs'],
-    }['in1k' if kind == 'steps' else kind]
+    assert (
+        types
+        == {
+            '200': ['RandomCrop', 'RandomFlip', 'PackInputs'],
+            '300': ['RandomCrop', 'RandomFlip', 'PackInputs'],
+            'in1k': [
+                'LoadImageFromFile',
+                'RMRandomResizedCrop',
+                'RandomFlip',
+                'RMColorJitter',
+                'RMLighting',
+                'PackInputs',
+            ],
+            'pvt': ['LoadImageFromFile', 'RMRandomResizedCrop', 'RandomFlip', 'RandomErasing', 'PackInputs'],
+        }['in1k' if kind == 'steps' else kind]
+    )
     augments = (model.data_preprocessor.get('batch_augments') or {}).get('augments')
     probability = (model.data_preprocessor.get('batch_augments') or {}).get('probs')
     if name.startswith('rm/'):
@@ -130,7 +179,8 @@ def test_every_config_follows_the_published_recipe(name):
         assert augments == dict(type='ManifoldMixup', alpha=1.0, layers=['input', 'layer1', 'layer2'])
     elif name.startswith('feature_cutmix/'):
         assert augments == dict(
-            type='FeatureCutMix', alpha=1.0, layers=['input', 'maxpool', 'layer1', 'layer2', 'layer3'])
+            type='FeatureCutMix', alpha=1.0, layers=['input', 'maxpool', 'layer1', 'layer2', 'layer3']
+        )
     elif name.startswith('moex/'):
         settings = dict(lam=0.9, layer='maxpool') if data == 'in1k' else dict(lam=0.5, layer='bn1')
         assert augments == dict(type='MoEx', **settings) and probability == (None if data == 'in1k' else 0.25)
@@ -146,8 +196,9 @@ def test_every_config_follows_the_published_recipe(name):
     if name.startswith('dropblock/'):
         hook = cfg.custom_hooks[-1]
         assert (hook.type, hook.block_size, hook.keep_prob) == ('DropBlockHook', 7 if data == 'in1k' else 4, 0.9)
-    assert model.backbone.get('drop_path_rate', 0.) == (
-        0.25 if name.startswith('stochastic_depth/') else 0.1 if kind == 'pvt' else 0.)
+    assert model.backbone.get('drop_path_rate', 0.0) == (
+        0.25 if name.startswith('stochastic_depth/') else 0.1 if kind == 'pvt' else 0.0
+    )
 
 
 def test_the_recipe_with_steps_has_no_warm_up():
@@ -198,7 +249,6 @@ def known(data, monkeypatch):
 
 
 class Notes(Hook):
-
     def __init__(self):
         self.losses, self.metrics, self.start = [], [], None
 
@@ -251,8 +301,11 @@ def test_a_config_trains_and_validates(name, known, tmp_path):
     assert all(np.isfinite(list(losses.values())).all() for losses in notes.losses)
     assert set(notes.metrics[0]) == {'accuracy/top1', 'accuracy/top5'}
     assert ('loss_consistency' in notes.losses[0]) == name.startswith('rm/')
-    assert not any(value.equal(notes.start[key]) for key, value in runner.model.head.named_parameters()
-                   if not key.startswith('fc_roi'))
+    assert not any(
+        value.equal(notes.start[key])
+        for key, value in runner.model.head.named_parameters()
+        if not key.startswith('fc_roi')
+    )
 
 
 def test_a_head_with_other_classes_stops_before_training(known, tmp_path):

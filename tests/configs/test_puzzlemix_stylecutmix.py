@@ -1,4 +1,5 @@
 """The configs of PuzzleMix and StyleCutMix, their networks shrunk: they train under mmengine's Runner and learn."""
+
 import sys
 
 import pytest

@@ -1,4 +1,5 @@
 """The configs of the other regularisers, their networks shrunk: they train under mmengine's Runner and learn."""
+
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,19 @@ from mmrm.utils.errors import UserValueError
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 NAMES = [
-    'dropblock/pyramidnet200_1xb64_cifar10', 'manifold_mixup/pyramidnet200_1xb64_cifar10',
-    'moex/pyramidnet200_1xb64_cifar10', 'stochastic_depth/pyramidnet200_1xb64_cifar10',
-    'dropblock/resnet50_8xb64_in1k', 'manifold_mixup/resnet50_8xb64_in1k', 'feature_cutmix/resnet50_8xb64_in1k',
-    'moex/resnet50_8xb64_in1k', 'cutmix_moex/resnet50_8xb64_in1k', 'mixup/resnet50_8xb64_in1k',
-    'stochastic_depth/resnet50_8xb64_in1k', 'baseline/resnet50_4xb64-steps_in1k', 'cutmix/resnet50_4xb64-steps_in1k',
+    'dropblock/pyramidnet200_1xb64_cifar10',
+    'manifold_mixup/pyramidnet200_1xb64_cifar10',
+    'moex/pyramidnet200_1xb64_cifar10',
+    'stochastic_depth/pyramidnet200_1xb64_cifar10',
+    'dropblock/resnet50_8xb64_in1k',
+    'manifold_mixup/resnet50_8xb64_in1k',
+    'feature_cutmix/resnet50_8xb64_in1k',
+    'moex/resnet50_8xb64_in1k',
+    'cutmix_moex/resnet50_8xb64_in1k',
+    'mixup/resnet50_8xb64_in1k',
+    'stochastic_depth/resnet50_8xb64_in1k',
+    'baseline/resnet50_4xb64-steps_in1k',
+    'cutmix/resnet50_4xb64-steps_in1k',
 ]
 CLASSES = 4
 
@@ -57,16 +66,27 @@ def shrunk(name, tmp_path, iterations=15, **options):
         model.backbone.update(depth=11, alpha=6)
         model.head.in_channels = 88
     model.head.num_classes = model.data_preprocessor.num_classes = CLASSES
-    model.head.topk = (1, )
+    model.head.topk = (1,)
     cfg.optim_wrapper.optimizer.lr = 0.02
     cfg.train_dataloader = dict(
-        batch_size=16, num_workers=0, collate_fn=dict(type='default_collate'),
+        batch_size=16,
+        num_workers=0,
+        collate_fn=dict(type='default_collate'),
         sampler=dict(type='DefaultSampler', shuffle=True),
-        dataset=dict(type='ColouredNoise', number=16 * iterations, size=size))
+        dataset=dict(type='ColouredNoise', number=16 * iterations, size=size),
+    )
     cfg.train_cfg.max_epochs = 1
     cfg.update(
-        work_dir=str(tmp_path), log_level='ERROR', experiment_name=f'{name}_{tmp_path.name}'.replace('/', '_'),
-        val_dataloader=None, val_evaluator=None, val_cfg=None, test_dataloader=None, test_evaluator=None, test_cfg=None)
+        work_dir=str(tmp_path),
+        log_level='ERROR',
+        experiment_name=f'{name}_{tmp_path.name}'.replace('/', '_'),
+        val_dataloader=None,
+        val_evaluator=None,
+        val_cfg=None,
+        test_dataloader=None,
+        test_evaluator=None,
+        test_cfg=None,
+    )
     cfg.param_scheduler = None
     cfg.default_hooks.update(checkpoint=None, logger=None)
     return Runner.from_cfg(cfg)
@@ -76,16 +96,19 @@ def shrunk(name, tmp_path, iterations=15, **options):
 def loss_of_a_fixed_batch(model):
     """Of 32 images as they are: evaluation mode, with norms by the batch, as running means lag in so short a run."""
     samples = [ColouredNoise(1, 48 if model.head.in_channels == 64 else 16)[10_000 + index] for index in range(32)]
-    data = dict(inputs=torch.stack([sample['inputs'] for sample in samples]),
-                data_samples=[sample['data_samples'] for sample in samples])
+    data = dict(
+        inputs=torch.stack([sample['inputs'] for sample in samples]),
+        data_samples=[sample['data_samples'] for sample in samples],
+    )
     training = model.training
     model.eval()
     norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
     for norm in norms:
-        norm.training, norm.momentum = True, 0.
+        norm.training, norm.momentum = True, 0.0
     data = model.data_preprocessor(data, training=False)
     loss = torch.nn.functional.cross_entropy(
-        model(data['inputs']), torch.cat([sample.gt_label for sample in data['data_samples']])).item()
+        model(data['inputs']), torch.cat([sample.gt_label for sample in data['data_samples']])
+    ).item()
     model.train(training)
     for norm in norms:
         norm.momentum = 0.1
@@ -115,8 +138,11 @@ def test_the_keep_rate_reaches_its_end_over_the_run(tmp_path):
 
 
 def test_a_layer_that_does_not_exist_stops_before_the_first_iteration(tmp_path):
-    runner = shrunk('manifold_mixup/pyramidnet200_1xb64_cifar10', tmp_path,
-                    **{'model.data_preprocessor.batch_augments.augments.layers': ['input', 'stem']})
+    runner = shrunk(
+        'manifold_mixup/pyramidnet200_1xb64_cifar10',
+        tmp_path,
+        **{'model.data_preprocessor.batch_augments.augments.layers': ['input', 'stem']},
+    )
     with pytest.raises(UserValueError, match="ManifoldMixup: layer 'stem' does not exist in PyramidNetCIFAR"):
         runner.train()
     assert runner.iter == 0
@@ -132,11 +158,18 @@ def test_mmrms_runner_binds_whatever_hooks_a_config_has(tmp_path):
     assert runner.iter == 2
 
 
-@pytest.mark.parametrize('name, options, problem', [
-    ('manifold_mixup/pyramidnet200_1xb64_cifar10',
-     {'model.data_preprocessor.batch_augments.augments.layers': ['input', 'stem']}, "layer 'stem' does not exist"),
-    ('dropblock/pyramidnet200_1xb64_cifar10', {'custom_hooks.4.modules': ['stage*']}, "matches 'stage"),
-    ('moex/pyramidnet200_1xb64_cifar10', {}, None)])
+@pytest.mark.parametrize(
+    'name, options, problem',
+    [
+        (
+            'manifold_mixup/pyramidnet200_1xb64_cifar10',
+            {'model.data_preprocessor.batch_augments.augments.layers': ['input', 'stem']},
+            "layer 'stem' does not exist",
+        ),
+        ('dropblock/pyramidnet200_1xb64_cifar10', {'custom_hooks.4.modules': ['stage*']}, "matches 'stage"),
+        ('moex/pyramidnet200_1xb64_cifar10', {}, None),
+    ],
+)
 def test_a_config_is_checked_without_training(name, options, problem):
     options = {**options, 'model.backbone.depth': 11}
     found = [text for text in check(CONFIGS / f'{name}.py', options).problems if text.startswith('model')]

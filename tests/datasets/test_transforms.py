@@ -30,7 +30,7 @@ def test_lighting_equals_mmcvs_in_float_but_saturates(to_rgb):
 
 def test_lighting_takes_a_flipped_view():
     image = np.random.randint(0, 256, (4, 4, 3), dtype=np.uint8)
-    lighting = TRANSFORMS.build(dict(type='mmpretrain.RMLighting', std=0.))
+    lighting = TRANSFORMS.build(dict(type='mmpretrain.RMLighting', std=0.0))
     assert np.array_equal(lighting(dict(img=image[:, ::-1]))['img'], image[:, ::-1])
 
 
@@ -56,7 +56,7 @@ def test_resize_is_pillows_to_one_level(size, interpolation, filter):
 
 
 @pytest.mark.parametrize('name', ['brightness', 'contrast', 'saturation'])
-@pytest.mark.parametrize('factor', [0., 0.6, 1., 1.4])
+@pytest.mark.parametrize('factor', [0.0, 0.6, 1.0, 1.4])
 def test_jitter_is_torchvisions_to_one_level(name, factor):
     image = picture()
     rgb = Image.fromarray(image[..., ::-1])
@@ -68,8 +68,10 @@ def test_jitter_draws_order_and_factors():
     jitter = TRANSFORMS.build(dict(type='mmpretrain.RMColorJitter', brightness=0.4, contrast=0.2))
     draws = [jitter._sample() for _ in range(200)]
     assert {draw[0][0].__name__ for draw in draws} == {'brightness', 'contrast'}
-    factors = {name: [f for draw in draws for function, f in draw if function.__name__ == name]
-               for name in ('brightness', 'contrast')}
+    factors = {
+        name: [f for draw in draws for function, f in draw if function.__name__ == name]
+        for name in ('brightness', 'contrast')
+    }
     assert 0.6 <= min(factors['brightness']) < 0.65 and 1.35 < max(factors['brightness']) <= 1.4
     assert min(factors['contrast']) >= 0.8 and max(factors['contrast']) <= 1.2
 
@@ -87,12 +89,16 @@ def test_crop_takes_the_box_that_mmpretrain_draws():
     np.random.seed(3)
     got = crop(dict(img=image))
     assert got['img_shape'] == (24, 32, 3)
-    assert np.array_equal(got['img'], transforms.resize(image[top:top + height, left:left + width], (24, 32)))
+    assert np.array_equal(got['img'], transforms.resize(image[top : top + height, left : left + width], (24, 32)))
 
 
-@pytest.mark.parametrize('build, word', [
-    (lambda: RMColorJitter(contrast=-1), 'contrast=-1'),
-    (lambda: RMRandomResizedCrop(8, interpolation='area'), "interpolation='area'")])
+@pytest.mark.parametrize(
+    'build, word',
+    [
+        (lambda: RMColorJitter(contrast=-1), 'contrast=-1'),
+        (lambda: RMRandomResizedCrop(8, interpolation='area'), "interpolation='area'"),
+    ],
+)
 def test_bad_arguments_are_named(build, word):
     with pytest.raises(UserValueError, match=word):
         build()

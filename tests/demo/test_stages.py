@@ -1,4 +1,5 @@
 """The demo: what is done is kept, what failed is told, and every step goes through the shipped tools."""
+
 import io
 import json
 import os
@@ -20,7 +21,7 @@ from mmrm.utils.errors import UserError, UserFileError, UserValueError
 
 TOOL = paths.shipped() / 'tools' / 'demo.py'
 # A stand-in for train.py and test.py: logs as mmengine does, for 2 epochs of 3 iterations.
-FAKE = '''
+FAKE = """
 import json, pathlib, sys
 name, metric, start = sys.argv[1], sys.argv[2], int(sys.argv[3])
 folder = pathlib.Path(name, f'run{start}', 'vis_data')
@@ -35,7 +36,7 @@ with open(folder / 'scalars.json', 'w') as log:
         for step in range(3 * epoch - 2, 3 * epoch + 1):
             log.write(json.dumps(dict(lr=0.1, loss=1 / step, epoch=epoch, iter=step, step=step)) + chr(10))
         log.write(json.dumps({metric: 0.25 * epoch, 'step': epoch}) + chr(10))
-'''
+"""
 
 
 @pytest.fixture
@@ -143,7 +144,11 @@ def test_a_failure_ends_the_demo_with_the_end_of_its_log(plan):
     slow = [sys.executable, '-c', 'import time; time.sleep(60)']
     plan.commands = lambda stage: (
         [[sys.executable, '-c', 'print("error: the disk is full"); raise SystemExit(2)']]
-        if stage.name == 'atss/rm' else [slow] if stage.name == 'atss/baseline' else commands(stage))
+        if stage.name == 'atss/rm'
+        else [slow]
+        if stage.name == 'atss/baseline'
+        else commands(stage)
+    )
     with pytest.raises(UserError, match=r'(?s)atss/rm ended with exit code 2.*the disk is full'):
         demo.run_stages(plan, 2, quiet())
     assert not plan.done(by_name('atss/rm')) and not plan.done(by_name('atss/baseline'))
@@ -170,7 +175,7 @@ def test_progress_is_read_from_a_log_that_is_being_written(plan):
 
 
 def test_lines_are_printed_where_there_is_no_terminal(plan, monkeypatch):
-    monkeypatch.setattr(demo.Display.__init__, '__defaults__', (0, ))
+    monkeypatch.setattr(demo.Display.__init__, '__defaults__', (0,))
     console = quiet()
     demo.run_stages(plan, 2, console)
     text = console.file.getvalue()
@@ -265,6 +270,7 @@ def test_one_backbone_fits_all_three_toolboxes(tmp_path):
 
 def test_the_configs_take_the_weights_they_are_told(tmp_path, monkeypatch):
     from mmengine.config import Config
+
     monkeypatch.setenv('MMRM_BACKBONE', 'weights/rm.pth')
     for name in ('atss_r18', 'pspnet_r18'):
         config = Config.fromfile(demo.find_config(name))
@@ -314,6 +320,7 @@ def test_the_quick_demo_end_to_end_with_a_kill_in_the_middle(tmp_path):
     assert 'StrictPretrained' not in (work / 'atss/random/log.txt').read_text()
 
     import cv2
+
     assert cv2.imread(str(work / 'picture.png')).std() > 10
     written = {path: path.stat().st_mtime_ns for path in work.rglob('*.p[nt][gh]')}
     third = subprocess.run(command, cwd='/', capture_output=True, text=True)

@@ -1,4 +1,5 @@
 """The generated world is the same every time, whole or absent, and what the stock dataset classes expect."""
+
 import json
 import multiprocessing
 from pathlib import Path
@@ -28,28 +29,32 @@ def contents(root: Path) -> dict:
 
 def coco_dataset(world: Path, split: str, **kwargs):
     from mmdet.datasets import CocoDataset
+
     init_default_scope('mmdet')
     pipeline = [
         dict(type='LoadImageFromFile'),
         dict(type='LoadAnnotations', with_bbox=True, with_mask=True, with_seg=True),
-        dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
+        dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
     ]
     return CocoDataset(
         data_root=str(world / 'coco'),
         ann_file=f'annotations/instances_{split}2017.json',
         data_prefix=dict(img=f'{split}2017/', seg=f'stuffthingmaps/{split}2017/'),
         pipeline=pipeline,
-        **kwargs)
+        **kwargs,
+    )
 
 
 def ade_dataset(world: Path, split: str, **kwargs):
     from mmseg.datasets import ADE20KDataset
+
     init_default_scope('mmseg')
     return ADE20KDataset(
         data_root=str(world / 'ade'),
         data_prefix=dict(img_path=f'images/{split}', seg_map_path=f'annotations/{split}'),
         pipeline=[dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')],
-        **kwargs)
+        **kwargs,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the generator itself
@@ -104,6 +109,7 @@ def test_another_world_and_a_foreign_folder_are_left_alone(world, tmp_path):
 
 def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch):
     from mmrm.demo import world as module
+
     monkeypatch.setattr(module, '_write_scenes', lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         make_world(tmp_path / 'world', **SMALL)
@@ -113,7 +119,7 @@ def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch):
 def test_processes_that_race_for_a_folder_all_get_the_world(world, tmp_path):
     target = tmp_path / 'world'
     context = multiprocessing.get_context('spawn')
-    processes = [context.Process(target=make_world, args=(target, ), kwargs=SMALL) for _ in range(2)]
+    processes = [context.Process(target=make_world, args=(target,), kwargs=SMALL) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
@@ -123,15 +129,18 @@ def test_processes_that_race_for_a_folder_all_get_the_world(world, tmp_path):
     assert contents(target) == contents(world)
 
 
-@pytest.mark.parametrize('name, value, error', [
-    ('seed', -1, UserValueError),
-    ('seed', 1.5, UserTypeError),
-    ('classification', (0, 1), UserValueError),
-    ('classification', 7, UserTypeError),
-    ('scenes', (1, 2, 3), UserTypeError),
-    ('image_size', 8, UserValueError),
-    ('scene_size', ('a', 'b'), UserTypeError),
-])
+@pytest.mark.parametrize(
+    'name, value, error',
+    [
+        ('seed', -1, UserValueError),
+        ('seed', 1.5, UserTypeError),
+        ('classification', (0, 1), UserValueError),
+        ('classification', 7, UserTypeError),
+        ('scenes', (1, 2, 3), UserTypeError),
+        ('image_size', 8, UserValueError),
+        ('scene_size', ('a', 'b'), UserTypeError),
+    ],
+)
 def test_bad_values_are_named(tmp_path, name, value, error):
     with pytest.raises(error, match=name):
         make_world(tmp_path / 'world', **{**SMALL, name: value})
@@ -141,6 +150,7 @@ def test_bad_values_are_named(tmp_path, name, value, error):
 # ------------------------------------------------------------------------------------------------ through the toolboxes
 def test_mmpretrain_reads_the_folders(world):
     from mmpretrain.datasets import CustomDataset, ImageNet
+
     init_default_scope('mmpretrain')
     pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
     for split, count in (('train', 16), ('val', 8)):
@@ -158,6 +168,7 @@ def test_mmpretrain_reads_the_folders(world):
 def test_names_and_numbers_are_those_of_coco_coco_stuff_and_ade20k(world):
     from mmdet.datasets import CocoDataset
     from mmseg.datasets import ADE20KDataset, COCOStuffDataset
+
     ade = ADE20KDataset.METAINFO['classes']
     assert all(ade[value - 1] == name for name, (_, value) in {**THINGS, **STUFF}.items())
     stuff = COCOStuffDataset.METAINFO['classes'][80:]  # COCO-Stuff's ids 92 to 182
@@ -172,6 +183,7 @@ def test_names_and_numbers_are_those_of_coco_coco_stuff_and_ade20k(world):
 
 def test_coco_annotations_agree_with_pycocotools(world):
     from pycocotools.coco import COCO
+
     crowds = 0
     for split, count in (('train', 10), ('val', 5)):
         coco = COCO(world / f'coco/annotations/instances_{split}2017.json')
@@ -251,6 +263,7 @@ def test_objects_differ_from_the_ground_in_colour(world):
 def test_coco_metric_gives_1_for_the_ground_truth(world):
     from mmdet.evaluation import CocoMetric
     from mmdet.structures.mask import encode_mask_results
+
     dataset = coco_dataset(world, 'train')
     metric = CocoMetric(ann_file=str(world / 'coco/annotations/instances_train2017.json'), metric=['bbox', 'segm'])
     metric.dataset_meta = dataset.metainfo
@@ -261,7 +274,8 @@ def test_coco_metric_gives_1_for_the_ground_truth(world):
             bboxes=truth.bboxes.tensor,
             scores=torch.ones(len(truth)),
             labels=truth.labels,
-            masks=encode_mask_results(truth.masks.masks.astype(bool)))
+            masks=encode_mask_results(truth.masks.masks.astype(bool)),
+        )
         metric.process({}, [dict(pred_instances=pred, img_id=sample.img_id, ori_shape=sample.ori_shape)])
     result = metric.evaluate(size=len(dataset))
     assert result['coco/bbox_mAP'] == result['coco/segm_mAP'] == 1.0
@@ -269,6 +283,7 @@ def test_coco_metric_gives_1_for_the_ground_truth(world):
 
 def test_iou_metric_gives_100_for_the_ground_truth(world):
     from mmseg.evaluation import IoUMetric
+
     dataset = ade_dataset(world, 'training')
     metric = IoUMetric(iou_metrics=['mIoU'])
     metric.dataset_meta = dataset.metainfo

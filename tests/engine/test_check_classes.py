@@ -7,7 +7,6 @@ from mmrm.utils.errors import UserValueError
 
 
 class Data:
-
     def __init__(self, number):
         self.metainfo = dict(classes=[str(index) for index in range(number)])
 

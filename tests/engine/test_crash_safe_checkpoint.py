@@ -1,4 +1,5 @@
 """What a kill, a resume from an older checkpoint and ``by_epoch=False`` leave in a run's folder."""
+
 import os
 import shutil
 from pathlib import Path
@@ -16,12 +17,12 @@ from mmrm.utils.errors import UserFileError
 from mmrm.weights.runs import weights_of_run
 
 # A metric that is better every time: epochs have the scores 1, 2, 3 ...
-BETTER = '''
+BETTER = """
 custom_imports['imports'].append('better_metric')
 val_evaluator = dict(type='Better')
 default_hooks['checkpoint'].update(save_best='score', rule='greater', max_keep_ckpts=-1)
-'''
-METRIC = '''
+"""
+METRIC = """
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import MessageHub
 from mmengine.registry import METRICS
@@ -33,7 +34,7 @@ class Better(BaseMetric):
 
     def compute_metrics(self, results):
         return dict(score=MessageHub.get_current_instance().get_info('epoch') + 1)
-'''
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -125,8 +126,10 @@ def test_a_best_one_that_cannot_be_read_removes_no_other(tmp_path, monkeypatch):
 
 def test_several_metrics_keep_one_best_each(tmp_path, monkeypatch):
     scores = list(range(4))
-    monkeypatch.setattr('better_metric.Better.compute_metrics',
-                        lambda self, results: {name: scores.pop(0) if scores else 0 for name in 'ab'})
+    monkeypatch.setattr(
+        'better_metric.Better.compute_metrics',
+        lambda self, results: {name: scores.pop(0) if scores else 0 for name in 'ab'},
+    )
     more = BETTER.replace("save_best='score'", "save_best=['a', 'b']")
     config, work = write_run(tmp_path, epochs=2, images=4, more=more), tmp_path / 'work'
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -145,7 +148,7 @@ def test_a_resume_from_an_older_checkpoint_moves_the_later_ones_aside(tmp_path):
     train(config, work)
     later = {name: (work / name).read_bytes() for name in ('epoch_2.pth', 'epoch_3.pth', 'best_score_epoch_3.pth')}
     train(config, work, '--resume', work / 'epoch_1.pth', '--cfg-options', 'train_cfg.max_epochs=2')
-    aside, = work.glob('replaced-*')
+    (aside,) = work.glob('replaced-*')
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == later
     assert names(work) == ['best_score_epoch_2.pth', 'epoch_1.pth', 'epoch_2.pth']
     assert (work / 'last_checkpoint').read_text() == str(work / 'epoch_2.pth')
@@ -202,7 +205,7 @@ def test_a_checkpoint_from_the_middle_of_an_epoch_is_resumed_from(by_iteration, 
 
 def test_the_one_at_the_end_of_an_epoch_is_written_once_when_the_epoch_counts_as_done(by_iteration):
     """Written before that as well, a kill in between would leave one whose schedulers are an epoch behind."""
-    log, = by_iteration[1].glob('*/*.log')
+    (log,) = by_iteration[1].glob('*/*.log')
     assert log.read_text().count('Saving checkpoint at 6 iterations') == 1
     assert read_checkpoint(by_iteration[1] / 'iter_6.pth')['meta']['epoch'] == 1
 
@@ -219,7 +222,7 @@ def test_one_at_the_end_of_an_epoch_is_and_the_run_is_the_one_that_was_never_sto
 @pytest.fixture
 def whole_epochs(by_iteration):
     """The config of :func:`by_iteration` with a loop that cannot go on in mid-epoch."""
-    LOOPS.register_module(name='WholeEpochs', module=type('WholeEpochs', (EpochBasedTrainLoop, ), {}), force=True)
+    LOOPS.register_module(name='WholeEpochs', module=type('WholeEpochs', (EpochBasedTrainLoop,), {}), force=True)
     config = by_iteration[0].with_name('whole_epochs.py')
     config.write_text(by_iteration[0].read_text() + "train_cfg = dict(type='WholeEpochs', max_epochs=2)\n")
     return config
@@ -227,7 +230,7 @@ def whole_epochs(by_iteration):
 
 def test_a_run_that_cannot_go_on_in_mid_epoch_is_told_so_at_the_start(whole_epochs, tmp_path):
     train(whole_epochs, tmp_path, '--no-validate')
-    log, = tmp_path.glob('*/*.log')
+    (log,) = tmp_path.glob('*/*.log')
     before, told, _ = log.read_text().partition('training cannot be resumed in the middle of an epoch')
     assert told and 'Epoch(train)' not in before and 'iter_<a multiple of 6>.pth' in log.read_text()
 
@@ -236,7 +239,7 @@ def test_it_does_not_resume_from_there(by_iteration, whole_epochs, tmp_path, cap
     work = tmp_path / 'work'
     shutil.copytree(by_iteration[1], work)
     (work / 'iter_12.pth').unlink()
-    for resume in ((), (work / 'iter_9.pth', )):
+    for resume in ((), (work / 'iter_9.pth',)):
         with pytest.raises(SystemExit) as stopped:
             train(whole_epochs, work, '--no-validate', '--resume', *resume)
         message = capsys.readouterr().err
@@ -248,20 +251,24 @@ def test_it_does_not_resume_from_there(by_iteration, whole_epochs, tmp_path, cap
 
 def test_its_runner_refuses_it_by_itself(by_iteration, whole_epochs, tmp_path):
     from mmengine.config import Config
+
     cfg = Config.fromfile(whole_epochs)
     cfg.update(work_dir=str(tmp_path / 'work'), load_from=str(by_iteration[1] / 'iter_9.pth'), resume=True)
     with pytest.raises(UserFileError, match='in the middle of epoch 2, at iteration 9'):
         Runner.from_cfg(cfg).train()
 
 
-@pytest.mark.parametrize('epoch, iteration, begun, complete', [
-    (2, 12, 1, True),
-    (2, 15, 1, True),  # epochs of other lengths before
-    (1, 9, 1, False),
-    (0, 6, 0, False),  # mmengine's own at the last iteration of an epoch: its schedulers are an epoch behind
-    (0, 0, 0, True),
-    (2, 12, None, True),
-])
+@pytest.mark.parametrize(
+    'epoch, iteration, begun, complete',
+    [
+        (2, 12, 1, True),
+        (2, 15, 1, True),  # epochs of other lengths before
+        (1, 9, 1, False),
+        (0, 6, 0, False),  # mmengine's own at the last iteration of an epoch: its schedulers are an epoch behind
+        (0, 0, 0, True),
+        (2, 12, None, True),
+    ],
+)
 def test_an_epoch_is_complete_if_it_is_counted(epoch, iteration, begun, complete):
     info = {} if begun is None else dict(epoch=begun)
     if complete:

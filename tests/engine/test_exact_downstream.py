@@ -1,4 +1,5 @@
 """Detectors and segmentors through the tools: resumed in mid-epoch is, bit for bit, never stopped."""
+
 import pytest
 import torch
 
@@ -15,8 +16,12 @@ train_dataloader = dict(sampler=dict(type='InfiniteSampler'))
 log_processor = dict(by_epoch=False)
 """,
 }
-OPTIONS = ['train_dataloader.batch_size=4', 'default_hooks.checkpoint.by_epoch=False',
-           'default_hooks.checkpoint.interval=3', 'default_hooks.checkpoint.max_keep_ckpts=-1']
+OPTIONS = [
+    'train_dataloader.batch_size=4',
+    'default_hooks.checkpoint.by_epoch=False',
+    'default_hooks.checkpoint.interval=3',
+    'default_hooks.checkpoint.max_keep_ckpts=-1',
+]
 
 
 @pytest.mark.slow
@@ -27,11 +32,22 @@ def test_a_run_of_another_toolbox_goes_on_bit_for_bit(name, tmp_path, monkeypatc
     monkeypatch.setenv('LOCAL_RANK', '0')
     monkeypatch.setattr('logging.raiseExceptions', True)
     config = tmp_path / f'{name}.py'
-    config.write_text(f"_base_ = [{str(find_config(f'configs/demo/{name}.py'))!r}]\n{CASES[name]}\n")
+    config.write_text(f'_base_ = [{str(find_config(f"configs/demo/{name}.py"))!r}]\n{CASES[name]}\n')
 
     def train(folder, *more, workers=0):
-        launch.train([str(config), '--work-dir', str(tmp_path / folder), '--device', 'cpu', *more, '--cfg-options',
-                      *OPTIONS, f'train_dataloader.num_workers={workers}'])
+        launch.train(
+            [
+                str(config),
+                '--work-dir',
+                str(tmp_path / folder),
+                '--device',
+                'cpu',
+                *more,
+                '--cfg-options',
+                *OPTIONS,
+                f'train_dataloader.num_workers={workers}',
+            ]
+        )
 
     train('whole')
     train('parts', '--resume', str(tmp_path / 'whole' / 'iter_3.pth'), workers=2)
@@ -42,4 +58,5 @@ def test_a_run_of_another_toolbox_goes_on_bit_for_bit(name, tmp_path, monkeypatc
     for state, again in zip(one['optimizer']['state'].values(), other['optimizer']['state'].values()):
         assert all(torch.equal(state[key], again[key]) for key in state if torch.is_tensor(state[key]))
     assert one['message_hub']['log_scalars']['train/loss'].data[0].tolist() == (
-        other['message_hub']['log_scalars']['train/loss'].data[0].tolist())
+        other['message_hub']['log_scalars']['train/loss'].data[0].tolist()
+    )

@@ -1,4 +1,5 @@
 """Stopped at any iteration and resumed is, bit for bit, never stopped."""
+
 import json
 
 import numpy as np
@@ -28,6 +29,7 @@ IMAGES, BATCH = 20, 6
 @DATASETS.register_module()
 class SpeckledPictures(Dataset):
     """Twenty pictures, with noise drawn anew each time from the global generators."""
+
     metainfo = dict(classes=tuple('abcde'))
     loaded = []
 
@@ -47,6 +49,7 @@ class Stop(Exception):
 
 class StopAfter(Hook):
     """Ends the run after an iteration, as a kill would."""
+
     priority = 'LOWEST'
 
     def __init__(self, iteration):
@@ -59,6 +62,7 @@ class StopAfter(Hook):
 
 class StopIn(Hook):
     """Ends the run at a named point of it, the n-th time that it comes by."""
+
     priority = 'HIGHEST'
 
     def __init__(self, point, times=1):
@@ -77,42 +81,67 @@ class TwoLayers(BaseModule):
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2),
-                                    nn.Conv2d(8, 8, 3), nn.ReLU())
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2), nn.Conv2d(8, 8, 3), nn.ReLU()
+        )
 
     def forward(self, x):
-        return (self.layers(x), )
+        return (self.layers(x),)
 
 
-def runner(work_dir, hooks=(), workers=0, loop=None, sampler=None, accumulate=1, every=3, by_epoch=False, batch=BATCH,
-           seed=3, validate=True, checkpoint=(), reset=True, kind=Runner, level='WARNING', **kwargs):
+def runner(
+    work_dir,
+    hooks=(),
+    workers=0,
+    loop=None,
+    sampler=None,
+    accumulate=1,
+    every=3,
+    by_epoch=False,
+    batch=BATCH,
+    seed=3,
+    validate=True,
+    checkpoint=(),
+    reset=True,
+    kind=Runner,
+    level='WARNING',
+    **kwargs,
+):
     """Twelve iterations with RM: three epochs of four, if ``loop`` does not say otherwise."""
     torch.manual_seed(0)  # the same initial weights in every run
     model = classifier(alpha=1.0, backbone=dict(type='TwoLayers'), in_channels=8)
-    loader = dict(dataset=dict(type='SpeckledPictures'), batch_size=batch, num_workers=workers,
-                  persistent_workers=workers > 0)
+    loader = dict(
+        dataset=dict(type='SpeckledPictures'), batch_size=batch, num_workers=workers, persistent_workers=workers > 0
+    )
     runner.count += 1
     return kind(
         model=model,
         work_dir=str(work_dir),
         default_scope='mmpretrain',
         train_dataloader=dict(loader, sampler=sampler or dict(type='DefaultSampler', shuffle=True)),
-        val_dataloader=dict(loader, num_workers=0, persistent_workers=False,
-                            sampler=dict(type='DefaultSampler', shuffle=False)) if validate else None,
+        val_dataloader=dict(
+            loader, num_workers=0, persistent_workers=False, sampler=dict(type='DefaultSampler', shuffle=False)
+        )
+        if validate
+        else None,
         train_cfg=loop or dict(by_epoch=True, max_epochs=3),
         val_cfg=dict() if validate else None,
         val_evaluator=dict(type='Accuracy') if validate else None,
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.05, momentum=0.9), accumulative_counts=accumulate),
-        param_scheduler=[dict(type='CosineAnnealingLR', T_max=4),
-                         dict(type='LinearLR', start_factor=0.1, end=7, by_epoch=False)],
-        default_hooks=dict(logger=dict(type='LoggerHook', interval=1, log_metric_by_epoch=loop is None),
-                           checkpoint=dict(type='CheckpointHook', interval=every, by_epoch=by_epoch,
-                                           **dict(checkpoint))),
+        param_scheduler=[
+            dict(type='CosineAnnealingLR', T_max=4),
+            dict(type='LinearLR', start_factor=0.1, end=7, by_epoch=False),
+        ],
+        default_hooks=dict(
+            logger=dict(type='LoggerHook', interval=1, log_metric_by_epoch=loop is None),
+            checkpoint=dict(type='CheckpointHook', interval=every, by_epoch=by_epoch, **dict(checkpoint)),
+        ),
         custom_hooks=[*([dict(type='ResetHistoryHook')] if reset else []), *hooks],
         randomness=dict(seed=seed, diff_rank_seed=True),
         log_level=level,
         experiment_name=f'exact-{runner.count}',
-        **kwargs)
+        **kwargs,
+    )
 
 
 runner.count = 0
@@ -152,8 +181,9 @@ def stopped_and_resumed(folder, hook, after=(), **kwargs):
     return second
 
 
-ITERATIONS = dict(loop=dict(type='IterBasedTrainLoop', max_iters=12, val_interval=5),
-                  sampler=dict(type='InfiniteSampler'))
+ITERATIONS = dict(
+    loop=dict(type='IterBasedTrainLoop', max_iters=12, val_interval=5), sampler=dict(type='InfiniteSampler')
+)
 CASES = {
     'epochs': dict(),
     'epochs, the history never emptied': dict(reset=False),
@@ -226,8 +256,13 @@ def test_a_validation_that_was_cut_off_is_made_up_for(tmp_path, unbroken, name, 
 def test_a_validation_that_was_made_and_kept_is_not_made_again(tmp_path):
     """With a new best the checkpoint is written once more, after the validation."""
     with pytest.raises(Stop):
-        runner(tmp_path, hooks=[StopIn('before_train_epoch', 2)], every=1, by_epoch=True,
-               checkpoint=dict(save_best='accuracy/top1', rule='greater')).train()
+        runner(
+            tmp_path,
+            hooks=[StopIn('before_train_epoch', 2)],
+            every=1,
+            by_epoch=True,
+            checkpoint=dict(save_best='accuracy/top1', rule='greater'),
+        ).train()
     watch = StopIn('before_val_epoch', 0)
     runner(tmp_path, hooks=[watch], resume=True, every=1, by_epoch=True, loop=dict(by_epoch=True, max_epochs=2)).train()
     assert watch.times == -1  # that of the second epoch
@@ -284,7 +319,8 @@ def test_another_number_of_processes_is_told_and_goes_on_at_the_same_sample(tmp_
 def test_another_batch_size_is_told(tmp_path):
     stopped_and_resumed(tmp_path, StopAfter(6), after=dict(batch=4), validate=False)
     assert '6 samples per iteration over all processes and this one has 4: training goes on in epoch 2 at batch 4' in (
-        warned(tmp_path))
+        warned(tmp_path)
+    )
 
 
 @pytest.mark.parametrize('name', ['epochs', 'iterations'])
@@ -313,7 +349,8 @@ def test_a_checkpoint_of_mmengines_own_runner_from_mid_epoch_begins_the_epoch_ag
     resumed = runner(tmp_path, resume=True)
     resumed.train()
     assert 'written in the middle of epoch 2, at iteration 6, by another Runner: the epoch begins again' in (
-        warned(tmp_path))
+        warned(tmp_path)
+    )
     assert resumed.iter == 12
 
 
@@ -335,7 +372,7 @@ def test_the_loops_are_not_in_the_config(tmp_path):
 
 
 def test_a_loop_that_is_none_of_mmengines_stays(tmp_path):
-    LOOPS.register_module(name='OwnLoop', module=type('OwnLoop', (EpochBasedTrainLoop, ), {}), force=True)
+    LOOPS.register_module(name='OwnLoop', module=type('OwnLoop', (EpochBasedTrainLoop,), {}), force=True)
     built = runner(tmp_path, loop=dict(type='OwnLoop', max_epochs=1), checkpoint=dict(every_minutes=1), level='INFO')
     built.train()
     assert type(built.train_loop).__name__ == 'OwnLoop'
@@ -347,7 +384,7 @@ class Clock:
     """A clock that goes on by a minute with every iteration."""
 
     def __init__(self, monkeypatch):
-        self.now = 0.
+        self.now = 0.0
         monkeypatch.setattr('mmrm.engine.hooks.crash_safe_checkpoint.time.monotonic', lambda: self.now)
 
     def hook(self):
@@ -368,8 +405,12 @@ def often(monkeypatch):
 
 def test_checkpoints_by_the_clock_replace_each_other_and_go_with_the_next_one(tmp_path, monkeypatch, often, unbroken):
     settings = dict(every=1, by_epoch=True, checkpoint=dict(every_minutes=2))
-    for step, names in ((2, ['iter_2.pth']), (3, ['iter_2.pth']), (5, ['epoch_1.pth']),
-                        (7, ['epoch_1.pth', 'iter_6.pth'])):
+    for step, names in (
+        (2, ['iter_2.pth']),
+        (3, ['iter_2.pth']),
+        (5, ['epoch_1.pth']),
+        (7, ['epoch_1.pth', 'iter_6.pth']),
+    ):
         with pytest.raises(Stop):
             runner(tmp_path / str(step), hooks=[Clock(monkeypatch).hook(), StopAfter(step)], **settings).train()
         assert saved(tmp_path / str(step)) == names
@@ -381,27 +422,43 @@ def test_checkpoints_by_the_clock_replace_each_other_and_go_with_the_next_one(tm
 
 def test_the_clock_is_looked_at_every_tenth_iteration(tmp_path, monkeypatch):
     with pytest.raises(Stop):
-        runner(tmp_path, hooks=[Clock(monkeypatch).hook(), StopAfter(11)], every=-1,
-               checkpoint=dict(every_minutes=2)).train()
+        runner(
+            tmp_path, hooks=[Clock(monkeypatch).hook(), StopAfter(11)], every=-1, checkpoint=dict(every_minutes=2)
+        ).train()
     assert saved(tmp_path) == ['iter_10.pth']
 
 
-@pytest.mark.parametrize('settings, minutes', [
-    (dict(), 10), (dict(checkpoint=dict(every_minutes=3)), 3), (dict(checkpoint=dict(every_minutes=None)), None),
-    (dict(every=-1), None)])
+@pytest.mark.parametrize(
+    'settings, minutes',
+    [
+        (dict(), 10),
+        (dict(checkpoint=dict(every_minutes=3)), 3),
+        (dict(checkpoint=dict(every_minutes=None)), None),
+        (dict(every=-1), None),
+    ],
+)
 def test_ten_minutes_are_the_longest_time_without_a_checkpoint_unless_something_else_is_asked_for(
-        tmp_path, settings, minutes):
+    tmp_path, settings, minutes
+):
     hook = next(hook for hook in runner(tmp_path, **settings).hooks if isinstance(hook, CrashSafeCheckpointHook))
     assert hook.every_minutes == minutes
 
 
 def test_a_checkpoint_by_the_clock_waits_for_the_end_of_an_accumulation(tmp_path, monkeypatch, often):
     with pytest.raises(Stop):
-        runner(tmp_path, hooks=[Clock(monkeypatch).hook(), StopAfter(5)], every=-1, accumulate=3,
-               checkpoint=dict(every_minutes=2)).train()
+        runner(
+            tmp_path,
+            hooks=[Clock(monkeypatch).hook(), StopAfter(5)],
+            every=-1,
+            accumulate=3,
+            checkpoint=dict(every_minutes=2),
+        ).train()
     assert saved(tmp_path) == ['iter_3.pth']
-    assert not [name for name in torch.load(tmp_path / 'iter_3.pth')['resume_state']['tensors'][0]
-                if name.startswith('gradient')]
+    assert not [
+        name
+        for name in torch.load(tmp_path / 'iter_3.pth')['resume_state']['tensors'][0]
+        if name.startswith('gradient')
+    ]
 
 
 def test_only_a_checkpoint_in_mid_epoch_holds_the_history_and_not_if_it_is_not_wanted(tmp_path):
@@ -409,19 +466,28 @@ def test_only_a_checkpoint_in_mid_epoch_holds_the_history_and_not_if_it_is_not_w
     for save_history in (True, False):
         for name, by_epoch in (('iter_2', False), ('epoch_1', True)):
             folder = tmp_path / f'{name}-{save_history}'
-            runner(folder, every=1 if by_epoch else 2, by_epoch=by_epoch, validate=False,
-                   loop=dict(by_epoch=True, max_epochs=1), checkpoint=dict(save_history=save_history)).train()
+            runner(
+                folder,
+                every=1 if by_epoch else 2,
+                by_epoch=by_epoch,
+                validate=False,
+                loop=dict(by_epoch=True, max_epochs=1),
+                checkpoint=dict(save_history=save_history),
+            ).train()
             tensors = torch.load(folder / f'{name}.pth')['resume_state']['tensors'][0]
             kept[save_history, name] = [key.rpartition('.')[2] for key in tensors]
     names = ['copy_images', 'images', 'scores', 'prediction']
     assert kept == {(True, 'iter_2'): names, (True, 'epoch_1'): [], (False, 'iter_2'): [], (False, 'epoch_1'): []}
 
 
-@pytest.mark.parametrize('setting, message', [
-    (dict(every_minutes=0), 'every_minutes=0 must be above 0'),
-    (dict(every_minutes='10'), "every_minutes='10' must be a number"),
-    (dict(save_history=1), 'save_history=1 must be True or False'),
-])
+@pytest.mark.parametrize(
+    'setting, message',
+    [
+        (dict(every_minutes=0), 'every_minutes=0 must be above 0'),
+        (dict(every_minutes='10'), "every_minutes='10' must be a number"),
+        (dict(save_history=1), 'save_history=1 must be True or False'),
+    ],
+)
 def test_a_wrong_setting_of_the_checkpoints_is_named(tmp_path, setting, message):
     with pytest.raises(UserError, match=message):
         runner(tmp_path, checkpoint=setting)

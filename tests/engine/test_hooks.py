@@ -1,4 +1,5 @@
 """History at epochs, and exact resume: stopped at an epoch's end and resumed is, bit for bit, never stopped."""
+
 import json
 import warnings
 
@@ -20,6 +21,7 @@ from mmrm.engine.runner import Runner as MMRMRunner
 @DATASETS.register_module()
 class NoisyPictures(Dataset):
     """Twenty pictures, with noise drawn anew each time from whatever generator the worker has."""
+
     metainfo = dict(classes=tuple('abcde'))
 
     def __len__(self):
@@ -37,6 +39,7 @@ class Stop(Exception):
 
 class StopAfter(Hook):
     """Ends the run as a kill at the end of an epoch would, after the checkpoint is written."""
+
     priority = 'LOWEST'
 
     def __init__(self, epoch):
@@ -62,8 +65,13 @@ def runner(work_dir, workers=0, persistent=False, hooks=(), seed=3, iterations=N
     torch.manual_seed(0)  # the same initial weights in every run
     model = classifier(alpha=1.0)
     model.backbone.layer4.register_forward_hook(lambda m, i, o: torch.nn.functional.dropout(o, 0.1, m.training))
-    loader = dict(dataset=dict(type='NoisyPictures'), batch_size=6, num_workers=workers,
-                  persistent_workers=persistent, sampler=dict(type='DefaultSampler', shuffle=True))
+    loader = dict(
+        dataset=dict(type='NoisyPictures'),
+        batch_size=6,
+        num_workers=workers,
+        persistent_workers=persistent,
+        sampler=dict(type='DefaultSampler', shuffle=True),
+    )
     if iterations:
         train_cfg = dict(type='IterBasedTrainLoop', max_iters=iterations, val_interval=1000)
         loader['sampler'] = dict(type='InfiniteSampler')
@@ -80,13 +88,16 @@ def runner(work_dir, workers=0, persistent=False, hooks=(), seed=3, iterations=N
         val_evaluator=dict(type='Accuracy'),
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.05, momentum=0.9)),
         param_scheduler=dict(type='CosineAnnealingLR', T_max=4),
-        default_hooks=dict(logger=dict(type='LoggerHook', interval=1, log_metric_by_epoch=True),
-                           checkpoint=dict(type='CheckpointHook', interval=1, by_epoch=iterations is None)),
+        default_hooks=dict(
+            logger=dict(type='LoggerHook', interval=1, log_metric_by_epoch=True),
+            checkpoint=dict(type='CheckpointHook', interval=1, by_epoch=iterations is None),
+        ),
         custom_hooks=[dict(type='ResetHistoryHook'), dict(type='RandomStateHook'), *hooks],
         randomness=dict(seed=seed, diff_rank_seed=own_seeds),
         log_level='ERROR',
         experiment_name=str(work_dir).replace('/', '_') + str(len(hooks)) + str(kwargs.get('resume')),
-        **kwargs)
+        **kwargs,
+    )
 
 
 def logged_losses(work_dir):
@@ -122,8 +133,15 @@ def test_a_resumed_run_is_bit_for_bit_the_run_that_was_never_stopped(tmp_path, w
 def test_epochs_differ_in_their_noise_with_workers(tmp_path):
     """mmengine's own worker seeding repeats the same random numbers in every epoch; ours must not."""
     loader = runner(tmp_path, workers=1).build_dataloader(
-        dict(dataset=dict(type='NoisyPictures'), batch_size=20, num_workers=1, persistent_workers=False,
-             sampler=dict(type='DefaultSampler', shuffle=False), worker_init_fn=dict(type='rm_worker_init')))
+        dict(
+            dataset=dict(type='NoisyPictures'),
+            batch_size=20,
+            num_workers=1,
+            persistent_workers=False,
+            sampler=dict(type='DefaultSampler', shuffle=False),
+            worker_init_fn=dict(type='rm_worker_init'),
+        )
+    )
     first, second = (torch.stack(next(iter(loader))['inputs']) for _ in range(2))
     assert not torch.equal(first, second)
 
@@ -147,30 +165,39 @@ def test_the_history_is_empty_at_the_start_of_every_epoch(tmp_path):
 def test_the_history_is_kept_in_iteration_based_loops(tmp_path):
     watch = Watch()
     watch.before_train_iter = lambda runner, batch_idx, data_batch=None: watch.had_history.append(
-        runner.model.data_preprocessor.batch_augments.augments[0]._history is not None)
+        runner.model.data_preprocessor.batch_augments.augments[0]._history is not None
+    )
     runner(tmp_path, hooks=[watch], iterations=9).train()
     assert watch.had_history == [False] + [True] * 8
 
 
-@pytest.mark.parametrize('kind, hooks', [(Runner, [dict(type='ResetHistoryHook')]), (MMRMRunner, []),
-                                         (MMRMRunner, [dict(type='ResetHistoryHook')])],
-                         ids=['stock runner', 'own runner without the hook', 'own runner'])
+@pytest.mark.parametrize(
+    'kind, hooks',
+    [(Runner, [dict(type='ResetHistoryHook')]), (MMRMRunner, []), (MMRMRunner, [dict(type='ResetHistoryHook')])],
+    ids=['stock runner', 'own runner without the hook', 'own runner'],
+)
 @pytest.mark.parametrize('omega, times', [(0.5, 1), (0, 0)])
 def test_a_missing_part_of_rm_is_told_once_when_training_starts(kind, hooks, omega, times, tmp_path):
     """With mmengine's own Runner too, which mmpretrain's train.py uses."""
     kind(
-        model=classifier(augments=dict(type='Mixup', alpha=1.0), omega=omega), work_dir=str(tmp_path),
-        train_dataloader=dict(dataset=dict(type='NoisyPictures'), batch_size=10,
-                              sampler=dict(type='DefaultSampler', shuffle=True)),
-        train_cfg=dict(by_epoch=True, max_epochs=2), default_scope='mmpretrain', custom_hooks=hooks,
+        model=classifier(augments=dict(type='Mixup', alpha=1.0), omega=omega),
+        work_dir=str(tmp_path),
+        train_dataloader=dict(
+            dataset=dict(type='NoisyPictures'), batch_size=10, sampler=dict(type='DefaultSampler', shuffle=True)
+        ),
+        train_cfg=dict(by_epoch=True, max_epochs=2),
+        default_scope='mmpretrain',
+        custom_hooks=hooks,
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.01)),
-        default_hooks=dict(checkpoint=dict(type='CheckpointHook', interval=-1))).train()
-    log, = tmp_path.glob('*/*.log')
+        default_hooks=dict(checkpoint=dict(type='CheckpointHook', interval=-1)),
+    ).train()
+    (log,) = tmp_path.glob('*/*.log')
     assert log.read_text().count('omega=0.5, but RecursiveMix is off: there will be no consistency loss') == times
 
 
 def test_random_state_round_trip():
     import random
+
     state = get_random_state()
     expected = random.random(), np.random.rand(), np.random.randn(), torch.rand(1)
     set_random_state(state)
@@ -207,6 +234,7 @@ def test_checkpoints_load_safely(tmp_path):
 
 def test_reset_by_hand(tmp_path):
     from mmrm import reset_history
+
     model = classifier()
     step(model, batch())
     reset_history(model)
@@ -219,7 +247,8 @@ def test_channels_last_changes_the_layout_and_only_rounding(tmp_path):
         each = runner(tmp_path / name, hooks=hooks)
         each.model.backbone.layer4._forward_hooks.clear()  # dropout draws its mask in the order of the layout
         each.model.backbone.layer1.register_forward_hook(
-            lambda module, inputs, output: layouts.append(output.is_contiguous(memory_format=torch.channels_last)))
+            lambda module, inputs, output: layouts.append(output.is_contiguous(memory_format=torch.channels_last))
+        )
         each.train()
     assert not layouts[0] and layouts[-1]
     one, two = ([logged_losses(tmp_path / name)[step]['loss'] for step in (1, 2, 3)] for name in ('one', 'two'))

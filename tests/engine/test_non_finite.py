@@ -1,4 +1,5 @@
 """Losses and weights that are NaN or infinite end a run and never take the place of good ones."""
+
 import math
 from pathlib import Path
 
@@ -23,6 +24,7 @@ NAN, INF = math.nan, math.inf
 
 class Numbers(Dataset):
     """The losses of a run, one an iteration."""
+
     metainfo = {}
 
     def __init__(self, losses):
@@ -51,6 +53,7 @@ class Told(BaseModel):
 
 class Score(BaseMetric):
     """A metric that is better every time."""
+
     times = 0
 
     def process(self, data_batch, data_samples):
@@ -71,18 +74,20 @@ class Spoil(Hook):
     def after_train_epoch(self, runner):
         if runner.epoch + 1 == self.epoch:
             ema = next((hook.ema_model for hook in runner.hooks if hasattr(hook, 'ema_model')), None)
-            tensor = dict(weight=runner.model.weight, buffer=runner.model.mean,
-                          ema=None if ema is None else ema.module.weight)[self.part]
+            tensor = dict(
+                weight=runner.model.weight, buffer=runner.model.mean, ema=None if ema is None else ema.module.weight
+            )[self.part]
             tensor.data[0] = NAN
 
 
 class Heal(Hook):
     """Makes the first loss of a run finite."""
+
     priority = 'HIGHEST'
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
         if runner.iter == 0:
-            outputs.update(loss=torch.tensor(1.), loss_a=torch.tensor(1.))
+            outputs.update(loss=torch.tensor(1.0), loss_a=torch.tensor(1.0))
 
 
 def files(folder):
@@ -91,6 +96,7 @@ def files(folder):
 
 class Watch(Hook):
     """Keeps the files of a run after each validation."""
+
     priority = 'LOWEST'
 
     def __init__(self):
@@ -101,12 +107,14 @@ class Watch(Hook):
 
 
 def loader_of(losses):
-    return dict(batch_size=1, num_workers=0, dataset=Numbers(losses),
-                sampler=dict(type='DefaultSampler', shuffle=False))
+    return dict(
+        batch_size=1, num_workers=0, dataset=Numbers(losses), sampler=dict(type='DefaultSampler', shuffle=False)
+    )
 
 
-def make(work_dir, losses, kind=Runner, epochs=1, hooks=(), checkpoint=None, default_hooks=None, by_epoch=True,
-         **kwargs):
+def make(
+    work_dir, losses, kind=Runner, epochs=1, hooks=(), checkpoint=None, default_hooks=None, by_epoch=True, **kwargs
+):
     loader = loader_of(losses)
     train_cfg = dict(by_epoch=True, max_epochs=epochs) if by_epoch else dict(by_epoch=False, max_iters=len(losses))
     return kind(
@@ -116,27 +124,36 @@ def make(work_dir, losses, kind=Runner, epochs=1, hooks=(), checkpoint=None, def
         train_cfg=train_cfg,
         optim_wrapper=kwargs.pop('optim_wrapper', dict(optimizer=dict(type='SGD', lr=0.25))),
         default_hooks=dict(
-            default_hooks or {}, checkpoint=dict(type='CheckpointHook', interval=1, **(checkpoint or {}))),
+            default_hooks or {}, checkpoint=dict(type='CheckpointHook', interval=1, **(checkpoint or {}))
+        ),
         custom_hooks=list(hooks),
         log_level='WARNING',
         experiment_name=str(work_dir).replace('/', '_'),
-        **kwargs)
+        **kwargs,
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- loss
 def test_three_in_a_row_end_the_run_and_the_message_says_where(tmp_path):
-    runner = make(tmp_path, [1., NAN, 1., -INF, NAN, INF, 1., 1.])
+    runner = make(tmp_path, [1.0, NAN, 1.0, -INF, NAN, INF, 1.0, 1.0])
     with pytest.raises(TrainingDivergedError) as stopped:
         runner.train()
     message = str(stopped.value)
     assert runner.iter + 1 == 6 and isinstance(stopped.value, UserError)
-    for part in ('3 iterations in a row', 'from iteration 4 on, in epoch 1', 'lr 0.25', 'loss_a = inf', 'lower',
-                 'clip_grad', 'No checkpoint was written'):
+    for part in (
+        '3 iterations in a row',
+        'from iteration 4 on, in epoch 1',
+        'lr 0.25',
+        'loss_a = inf',
+        'lower',
+        'clip_grad',
+        'No checkpoint was written',
+    ):
         assert part in message
     assert 'loss_b' not in message and 'accuracy' not in message
 
 
-@pytest.mark.parametrize('losses', [[NAN, NAN, 1., NAN, NAN], [INF, 1.] * 4])
+@pytest.mark.parametrize('losses', [[NAN, NAN, 1.0, NAN, NAN], [INF, 1.0] * 4])
 def test_fewer_in_a_row_do_not(losses, tmp_path):
     make(tmp_path, losses).train()
     assert (tmp_path / 'epoch_1.pth').is_file()
@@ -152,11 +169,18 @@ def test_patience_is_a_setting_and_the_runner_adds_no_second_hook(tmp_path):
     assert [hook.patience for hook in runner.hooks if isinstance(hook, NonFiniteLossHook)] == [5]
     runner.train()
     with pytest.raises(TrainingDivergedError, match='1 iterations'):
-        make(tmp_path / 'one', [1., NAN, 1.], hooks=[dict(type='NonFiniteLossHook', patience=1)]).train()
+        make(tmp_path / 'one', [1.0, NAN, 1.0], hooks=[dict(type='NonFiniteLossHook', patience=1)]).train()
 
 
-@pytest.mark.parametrize('kwargs, error', [(dict(patience=0), ValueError), (dict(patience=True), TypeError),
-                                           (dict(interval=-1), ValueError), (dict(interval=2.), TypeError)])
+@pytest.mark.parametrize(
+    'kwargs, error',
+    [
+        (dict(patience=0), ValueError),
+        (dict(patience=True), TypeError),
+        (dict(interval=-1), ValueError),
+        (dict(interval=2.0), TypeError),
+    ],
+)
 def test_settings_are_checked(kwargs, error):
     with pytest.raises(error, match=f'{next(iter(kwargs))}={next(iter(kwargs.values()))}'):
         NonFiniteLossHook(**kwargs)
@@ -171,7 +195,7 @@ def test_other_runners_can_have_the_hook(tmp_path):
 
 def test_loops_of_iterations_end_too(tmp_path):
     with pytest.raises(TrainingDivergedError, match='from iteration 2 on, with lr'):
-        make(tmp_path, [1.] + [NAN] * 5, by_epoch=False).train()
+        make(tmp_path, [1.0] + [NAN] * 5, by_epoch=False).train()
 
 
 def test_the_losses_are_read_from_the_log_and_not_from_the_gpu(tmp_path, monkeypatch):
@@ -179,16 +203,16 @@ def test_the_losses_are_read_from_the_log_and_not_from_the_gpu(tmp_path, monkeyp
     reads = []
     read = torch.Tensor.__float__
     monkeypatch.setattr(torch.Tensor, '__float__', lambda tensor: reads.append(1) or read(tensor))
-    make(tmp_path / 'logged', [1.] * 7).train()
+    make(tmp_path / 'logged', [1.0] * 7).train()
     assert not reads
     steps, look = [], NonFiniteLossHook._read
     monkeypatch.setattr(NonFiniteLossHook, '_read', lambda self: steps.append(len(self._unread)) or look(self))
     default_hooks = dict(runtime_info=None, logger=None)
-    make(tmp_path / 'unlogged', [1.] * 7, default_hooks=default_hooks).train()
+    make(tmp_path / 'unlogged', [1.0] * 7, default_hooks=default_hooks).train()
     assert steps == [3, 3, 1]
     monkeypatch.undo()
     with pytest.raises(TrainingDivergedError, match='from iteration 2 on'):
-        make(tmp_path / 'nan', [1.] + [NAN] * 7, default_hooks=default_hooks).train()
+        make(tmp_path / 'nan', [1.0] + [NAN] * 7, default_hooks=default_hooks).train()
 
 
 class Scaled(OptimWrapper):
@@ -196,7 +220,7 @@ class Scaled(OptimWrapper):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.scaler = torch.amp.GradScaler('cpu', init_scale=2.**127, backoff_factor=0.5)
+        self.scaler = torch.amp.GradScaler('cpu', init_scale=2.0**127, backoff_factor=0.5)
         self.skipped = 0
 
     def backward(self, loss, **kwargs):
@@ -214,7 +238,7 @@ def test_steps_that_loss_scaling_skips_do_not_count(tmp_path):
     model = Told()
     model.forward = lambda value, mode: dict(loss=model.weight.sum() * 1000)
     wrapper = Scaled(optimizer=torch.optim.SGD(model.parameters(), lr=1e-6))
-    runner = make(tmp_path, [1.] * 12, optim_wrapper=wrapper)
+    runner = make(tmp_path, [1.0] * 12, optim_wrapper=wrapper)
     runner.model = model
     runner.train()
     assert wrapper.skipped >= 3 and (tmp_path / 'epoch_1.pth').is_file()
@@ -223,10 +247,17 @@ def test_steps_that_loss_scaling_skips_do_not_count(tmp_path):
 # ------------------------------------------------------------------------------------------------------------ weights
 @pytest.mark.parametrize('part', ['weight', 'buffer', 'ema'])
 def test_weights_that_are_not_finite_do_not_push_out_those_that_are(part, tmp_path, caplog):
-    loader = loader_of([1.])
+    loader = loader_of([1.0])
     runner = make(
-        tmp_path, [1., 1.], epochs=3, hooks=[Spoil(2, part), dict(type='EMAHook')], val_dataloader=loader,
-        val_cfg=dict(), val_evaluator=[Score()], checkpoint=dict(max_keep_ckpts=1, save_best='score', rule='greater'))
+        tmp_path,
+        [1.0, 1.0],
+        epochs=3,
+        hooks=[Spoil(2, part), dict(type='EMAHook')],
+        val_dataloader=loader,
+        val_cfg=dict(),
+        val_evaluator=[Score()],
+        checkpoint=dict(max_keep_ckpts=1, save_best='score', rule='greater'),
+    )
     watch = Watch()
     runner.register_hook(watch)
     with pytest.raises(TrainingDivergedError, match=r'ended with weights that are not finite.*epoch_1\.pth'):
@@ -238,7 +269,7 @@ def test_weights_that_are_not_finite_do_not_push_out_those_that_are(part, tmp_pa
 
 
 def test_the_third_checkpoint_that_is_not_written_ends_the_run(tmp_path):
-    runner = make(tmp_path, [1.], epochs=9, hooks=[Spoil(2, 'buffer')])
+    runner = make(tmp_path, [1.0], epochs=9, hooks=[Spoil(2, 'buffer')])
     with pytest.raises(TrainingDivergedError, match=r'3 checkpoints in a row.*epoch_1\.pth'):
         runner.train()
     assert runner.epoch + 1 == 4 and set(files(tmp_path)) == {'epoch_1.pth'}
@@ -248,7 +279,7 @@ def test_an_infinite_second_moment_is_no_failure(tmp_path):
     """Adam's, after one huge gradient: the weights stay finite, and they are what a checkpoint is for."""
     model = Told()
     model.forward = lambda value, mode: dict(loss=model.weight.sum() * 1e30)
-    runner = make(tmp_path, [1.] * 4, optim_wrapper=dict(optimizer=dict(type='Adam', lr=0.1)))
+    runner = make(tmp_path, [1.0] * 4, optim_wrapper=dict(optimizer=dict(type='Adam', lr=0.1)))
     runner.model = model
     runner.train()
     saved = torch.load(tmp_path / 'epoch_1.pth', weights_only=True)
@@ -266,8 +297,9 @@ def cpu(monkeypatch):
 def test_a_learning_rate_of_1e8_ends_with_exit_code_2(tmp_path, cpu, capsys):
     config = write_run(tmp_path, epochs=3)
     with pytest.raises(SystemExit) as stopped:
-        launch.train([str(config), '--work-dir', str(tmp_path / 'work'), '--cfg-options',
-                      'optim_wrapper.optimizer.lr=1e8'])
+        launch.train(
+            [str(config), '--work-dir', str(tmp_path / 'work'), '--cfg-options', 'optim_wrapper.optimizer.lr=1e8']
+        )
     error = capsys.readouterr().err
     assert stopped.value.code == 2 and 'Traceback' not in error
     assert 'error: training was stopped: the loss was not finite' in error and 'lr 1e+08' in error

@@ -1,4 +1,5 @@
 """The learning-rate curves, epoch by epoch, through mmengine's own Runner."""
+
 import contextlib
 import math
 from pathlib import Path
@@ -20,11 +21,12 @@ from mmrm.utils.errors import UserError
 SCHEDULES = Path(__file__).parents[2] / 'configs' / '_base_' / 'schedules'
 
 
-def cosine(lr, epochs, start=1 / 6, minimum=0.):
+def cosine(lr, epochs, start=1 / 6, minimum=0.0):
     def rate(epoch):
         if epoch <= 5:
             return lr * (start + (1 - start) * (epoch - 1) / 5)
         return minimum * lr + (1 - minimum) * lr * 0.5 * (1 + math.cos(math.pi * (epoch - 1) / epochs))
+
     return [rate(epoch) for epoch in range(1, epochs + 1)]
 
 
@@ -47,7 +49,6 @@ CURVES = {
 
 
 class Model(BaseModel):
-
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(1, 1)
@@ -75,11 +76,23 @@ def run(tmp_path, schedule, name, stop_before=None, **more):
     cfg = Config.fromfile(SCHEDULES / f'{schedule}.py') if isinstance(schedule, str) else schedule
     hook = Rates(stop_before)
     runner = Runner(
-        Model(), str(tmp_path), DataLoader([dict(inputs=torch.ones(1))] * 2, batch_size=2),
-        train_cfg=dict(cfg.train_cfg, val_interval=10**9), optim_wrapper=cfg.optim_wrapper,
-        param_scheduler=cfg.param_scheduler, custom_hooks=[hook], log_level='ERROR', experiment_name=name,
-        default_hooks=dict(logger=None, checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=1)
-                           if stop_before or more.get('resume') else None), **more)
+        Model(),
+        str(tmp_path),
+        DataLoader([dict(inputs=torch.ones(1))] * 2, batch_size=2),
+        train_cfg=dict(cfg.train_cfg, val_interval=10**9),
+        optim_wrapper=cfg.optim_wrapper,
+        param_scheduler=cfg.param_scheduler,
+        custom_hooks=[hook],
+        log_level='ERROR',
+        experiment_name=name,
+        default_hooks=dict(
+            logger=None,
+            checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=1)
+            if stop_before or more.get('resume')
+            else None,
+        ),
+        **more,
+    )
     with contextlib.suppress(KeyboardInterrupt):
         runner.train()
     return hook.rates
@@ -96,10 +109,19 @@ def test_every_shipped_schedule_has_a_tested_curve():
     assert {path.stem for path in SCHEDULES.glob('*.py')} == set(CURVES)
 
 
-@pytest.mark.parametrize('schedule, epoch, rate', [
-    ('cifar_200e', 1, 0.0166667), ('cifar_200e', 5, 0.0833333), ('cifar_200e', 6, 0.0998459), ('cifar_200e', 101, 0.05),
-    ('cifar_300e', 150, 0.25), ('cifar_300e', 151, 0.025), ('cifar_300e', 226, 0.0025), ('imagenet_300e', 151, 0.1),
-])
+@pytest.mark.parametrize(
+    'schedule, epoch, rate',
+    [
+        ('cifar_200e', 1, 0.0166667),
+        ('cifar_200e', 5, 0.0833333),
+        ('cifar_200e', 6, 0.0998459),
+        ('cifar_200e', 101, 0.05),
+        ('cifar_300e', 150, 0.25),
+        ('cifar_300e', 151, 0.025),
+        ('cifar_300e', 226, 0.0025),
+        ('imagenet_300e', 151, 0.1),
+    ],
+)
 def test_numbers_computed_by_hand(schedule, epoch, rate):
     assert CURVES[schedule][epoch - 1] == pytest.approx(rate, rel=1e-5)
 
@@ -132,17 +154,20 @@ def test_each_parameter_group_keeps_its_own_rate():
     assert [group['lr'] for group in optimizer.param_groups] == pytest.approx([0.1 / 6, 0.3 / 6])
 
 
-@pytest.mark.parametrize('scheduler, arguments, named', [
-    (RMCosineLR, {}, 'epochs'),
-    (RMCosineLR, dict(epochs=10, by_epoch=False), 'by_epoch=False'),
-    (RMCosineLR, dict(epochs=10, begin=3), 'begin=3'),
-    (RMCosineLR, dict(epochs=10, warmup=-1), 'warmup=-1'),
-    (RMCosineLR, dict(epochs=10, min_factor=2.), 'min_factor=2.0'),
-    (RMCosineLR, dict(epochs=10, start_factor=-1.), 'start_factor=-1.0'),
-    (RMStepLR, dict(milestones=5), 'milestones=5'),
-    (RMStepLR, dict(milestones=[9, 5]), r'milestones=\[9, 5\]'),
-    (RMStepLR, dict(milestones=[5], gamma=0), 'gamma=0'),
-])
+@pytest.mark.parametrize(
+    'scheduler, arguments, named',
+    [
+        (RMCosineLR, {}, 'epochs'),
+        (RMCosineLR, dict(epochs=10, by_epoch=False), 'by_epoch=False'),
+        (RMCosineLR, dict(epochs=10, begin=3), 'begin=3'),
+        (RMCosineLR, dict(epochs=10, warmup=-1), 'warmup=-1'),
+        (RMCosineLR, dict(epochs=10, min_factor=2.0), 'min_factor=2.0'),
+        (RMCosineLR, dict(epochs=10, start_factor=-1.0), 'start_factor=-1.0'),
+        (RMStepLR, dict(milestones=5), 'milestones=5'),
+        (RMStepLR, dict(milestones=[9, 5]), r'milestones=\[9, 5\]'),
+        (RMStepLR, dict(milestones=[5], gamma=0), 'gamma=0'),
+    ],
+)
 def test_a_wrong_argument_is_named(scheduler, arguments, named):
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     with pytest.raises(UserError, match=named):

@@ -1,4 +1,5 @@
 """The matrix of the CIFAR-10 experiment, its file of results, and the command that fills it."""
+
 import json
 import multiprocessing
 import runpy
@@ -32,8 +33,12 @@ def load(run):
 def test_the_matrix_has_five_methods_and_the_seeds_of_the_protocol(tmp_path):
     runs = experiment.plan(root=tmp_path)
     assert {method: [run.seed for run in runs if run.method == method] for method in experiment.METHODS} == {
-        'baseline': [0, 1, 2, 3, 4], 'cutmix': [0, 1, 2, 3, 4], 'rm': [0, 1, 2, 3, 4], 'mixup': [0, 1, 2],
-        'rm-omega0': [0, 1, 2]}
+        'baseline': [0, 1, 2, 3, 4],
+        'cutmix': [0, 1, 2, 3, 4],
+        'rm': [0, 1, 2, 3, 4],
+        'mixup': [0, 1, 2],
+        'rm-omega0': [0, 1, 2],
+    }
     assert [run.seed for run in runs] == sorted(run.seed for run in runs)  # whole seeds first
     assert len({run.work_dir for run in runs}) == len({run.fingerprint for run in runs}) == 21
 
@@ -58,12 +63,15 @@ def test_runs_differ_in_the_method_and_the_images_of_their_seed_only(tmp_path):
     assert all(one[1] == other[0] for one, other in zip(parts, parts[1:]))  # side by side, none twice
 
 
-@pytest.mark.parametrize('arguments, told', [
-    (dict(methods=['cutout']), "unknown method 'cutout'; allowed: baseline, cutmix, rm, mixup, rm-omega0"),
-    (dict(seeds=[99]), 'seed 99: every seed has its own .* allowed: 0 to'),
-    (dict(seeds=[-1]), 'seed -1'),
-    (dict(options={'model.head.omega': 1.0}), 'cannot set model.head.omega: rm-omega0 sets it'),
-])
+@pytest.mark.parametrize(
+    'arguments, told',
+    [
+        (dict(methods=['cutout']), "unknown method 'cutout'; allowed: baseline, cutmix, rm, mixup, rm-omega0"),
+        (dict(seeds=[99]), 'seed 99: every seed has its own .* allowed: 0 to'),
+        (dict(seeds=[-1]), 'seed -1'),
+        (dict(options={'model.head.omega': 1.0}), 'cannot set model.head.omega: rm-omega0 sets it'),
+    ],
+)
 def test_a_wrong_request_is_told(arguments, told, tmp_path):
     with pytest.raises(UserError, match=told):
         experiment.plan(root=tmp_path, **arguments)
@@ -74,15 +82,20 @@ def test_a_fingerprint_knows_every_setting_but_the_place_of_the_data_and_what_is
         return experiment.plan(['rm'], root=tmp_path, **{'seeds': [0], **arguments})[0].fingerprint
 
     one = of()
-    others = [of(seeds=[1]), of(options=experiment.FLOAT32), of(options={'optim_wrapper.optimizer.lr': 0.04}),
-              of(options={'model.head.omega': 0.2}), of(options={'load_from': 'weights.pth'})]
+    others = [
+        of(seeds=[1]),
+        of(options=experiment.FLOAT32),
+        of(options={'optim_wrapper.optimizer.lr': 0.04}),
+        of(options={'model.head.omega': 0.2}),
+        of(options={'load_from': 'weights.pth'}),
+    ]
     assert len({one, *others}) == 6
     monkeypatch.setenv('MMRM_DATA', '/elsewhere')
     assert of() == of(options={'model.head.log_blind_kl': False}) == one
 
 
 def test_a_folder_of_another_protocol_is_left_alone(tmp_path):
-    run, = experiment.plan(['rm'], [0], tmp_path)
+    (run,) = experiment.plan(['rm'], [0], tmp_path)
     run.work_dir.mkdir(parents=True)
     (run.work_dir / 'run.json').write_text(json.dumps(dict(run.describe(), fingerprint='other')))
     with pytest.raises(UserError, match=r'holds a run with other settings \(fingerprint'):
@@ -91,8 +104,19 @@ def test_a_folder_of_another_protocol_is_left_alone(tmp_path):
 
 # ---------------------------------------------------------------------------------------------------------- the results
 def result(**other):
-    return dict(dict(method='rm', seed=0, fingerprint='f', epochs=2, test={'2': 60.0}, train={'loss': [2., 1.]},
-                     hours=0.1, settings={}), **other)
+    return dict(
+        dict(
+            method='rm',
+            seed=0,
+            fingerprint='f',
+            epochs=2,
+            test={'2': 60.0},
+            train={'loss': [2.0, 1.0]},
+            hours=0.1,
+            settings={},
+        ),
+        **other,
+    )
 
 
 def test_results_are_read_as_they_were_written(tmp_path):
@@ -133,13 +157,16 @@ def test_results_of_several_processes_are_all_kept(tmp_path):
     assert sorted(each['seed'] for each in experiment.read_results(tmp_path / 'r.jsonl')) == list(range(12))
 
 
-@pytest.mark.parametrize('lines, told', [
-    (['{"method": "rm"}'], 'line 1 is not a result'),
-    ([json.dumps(result()), '{"method'], 'line 2 is not a result'),
-    ([json.dumps(result(test={'1': 3.}))], 'no test of the last epoch'),
-    ([json.dumps(result()), json.dumps(result(fingerprint='g'))], 'line 2 repeats rm seed 0'),
-    ([json.dumps(result(method='cutout'))], "unknown method 'cutout'; allowed: baseline"),
-])
+@pytest.mark.parametrize(
+    'lines, told',
+    [
+        (['{"method": "rm"}'], 'line 1 is not a result'),
+        ([json.dumps(result()), '{"method'], 'line 2 is not a result'),
+        ([json.dumps(result(test={'1': 3.0}))], 'no test of the last epoch'),
+        ([json.dumps(result()), json.dumps(result(fingerprint='g'))], 'line 2 repeats rm seed 0'),
+        ([json.dumps(result(method='cutout'))], "unknown method 'cutout'; allowed: baseline"),
+    ],
+)
 def test_a_broken_file_is_told_with_its_line(lines, told, tmp_path):
     (tmp_path / 'r.jsonl').write_text('\n'.join(lines))
     with pytest.raises(UserError, match=told):
@@ -147,7 +174,7 @@ def test_a_broken_file_is_told_with_its_line(lines, told, tmp_path):
 
 
 def test_a_result_of_other_settings_is_not_taken_for_ones_own(tmp_path):
-    run, = experiment.plan(['rm'], [0], tmp_path)
+    (run,) = experiment.plan(['rm'], [0], tmp_path)
     experiment.add_result(tmp_path / 'r.jsonl', result())
     with pytest.raises(UserError, match='holds a result of rm seed 0 under other settings'):
         experiment.known_results([run], tmp_path / 'r.jsonl')
@@ -170,7 +197,7 @@ def test_published_results_are_of_the_version_they_name(path, tmp_path):
     """A record stays as it is. One of this version must be of the settings that this version has."""
     for result in experiment.read_results(path):
         if result['mmrm'] == mmrm.__version__:
-            run, = experiment.plan([result['method']], [result['seed']], tmp_path, result['settings'])
+            (run,) = experiment.plan([result['method']], [result['seed']], tmp_path, result['settings'])
             assert run.fingerprint == result['fingerprint']
         else:
             assert result['mmrm'] == '0.1.0' and len(result['fingerprint']) == 12
@@ -211,7 +238,7 @@ def test_the_command_runs_what_is_missing_and_writes_down_each_result(tool, tmp_
     assert sorted((r['method'], r['seed']) for r in results) == [('baseline', 0), ('baseline', 1), ('rm', 0), ('rm', 1)]
     for found in results:
         epochs = found['epochs']
-        assert found['test'] == {epoch: 10. * epoch for epoch in range(10, epochs + 1, 10)}
+        assert found['test'] == {epoch: 10.0 * epoch for epoch in range(10, epochs + 1, 10)}
         assert found['train']['loss'][:2] == [1.0, 0.5] and len(found['train']['loss']) == epochs
         assert found['hours'] == pytest.approx(39 * epochs * 9 / 3600, abs=1e-3)
         assert ('kl' in found['train']) == (found['method'] == 'rm')
@@ -235,13 +262,13 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tool, tmp_path):
     folder = tmp_path / 'w' / 'baseline' / 'seed0'
     log = folder / '0' / 'vis_data' / 'scalars.json'
     log.parent.mkdir(parents=True)
-    steps = [dict(lr=0.1, loss=7., time=9.0, epoch=e, iter=39 * e, step=39 * e) for e in range(1, 15)]
-    log.write_text('\n'.join(map(json.dumps, [*steps, {'accuracy/top1': 41., 'step': 10}])) + '\n{"loss": 1')
+    steps = [dict(lr=0.1, loss=7.0, time=9.0, epoch=e, iter=39 * e, step=39 * e) for e in range(1, 15)]
+    log.write_text('\n'.join(map(json.dumps, [*steps, {'accuracy/top1': 41.0, 'step': 10}])) + '\n{"loss": 1')
     (folder / 'epoch_10.pth').touch()
     assert tool('--methods', 'baseline', '--seeds', 0)[0] == 0
     assert (folder / 'starts').read_text().split() == ['10']
-    found, = experiment.read_results(tmp_path / 'w' / 'results.jsonl')
-    assert found['test'][10] == 41. and found['train']['loss'][9:12] == [7., round(1 / 11, 5), round(1 / 12, 5)]
+    (found,) = experiment.read_results(tmp_path / 'w' / 'results.jsonl')
+    assert found['test'][10] == 41.0 and found['train']['loss'][9:12] == [7.0, round(1 / 11, 5), round(1 / 12, 5)]
 
 
 def test_a_failed_run_leaves_no_result_and_an_exit_code(tool, tmp_path):
@@ -268,5 +295,5 @@ def test_a_cpu_without_bfloat16_is_told_of_float32(tool, tmp_path, monkeypatch):
     code, printed = tool('--methods', 'rm', '--seeds', 0)
     assert code == 2 and '--float32' in printed and not (tmp_path / 'w').exists()
     assert tool('--methods', 'rm', '--seeds', 0, '--float32')[0] == 0
-    found, = experiment.read_results(tmp_path / 'w' / 'results.jsonl')
+    (found,) = experiment.read_results(tmp_path / 'w' / 'results.jsonl')
     assert found['settings'] == experiment.FLOAT32

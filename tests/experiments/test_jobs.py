@@ -1,4 +1,5 @@
 """Runs side by side, one after the other, interrupted and taken up again, with a stand-in for train.py."""
+
 import fcntl
 import io
 import os
@@ -20,8 +21,10 @@ from mmrm.utils.files import locked
 def runs(tmp_path, monkeypatch):
     """Two runs of three epochs; a file two folders above them makes them wait or fail."""
     use_stand_in(tmp_path, monkeypatch)
-    return [jobs.Job(name, Path('config.py'), {}, 0, tmp_path / 'runs' / name / 'seed0', 3)
-            for name in ('unshared', 'shared')]
+    return [
+        jobs.Job(name, Path('config.py'), {}, 0, tmp_path / 'runs' / name / 'seed0', 3)
+        for name in ('unshared', 'shared')
+    ]
 
 
 def test_finished_runs_are_not_repeated_and_interrupted_ones_go_on(runs):
@@ -35,16 +38,16 @@ def test_finished_runs_are_not_repeated_and_interrupted_ones_go_on(runs):
     assert [run.state() for run in runs] == ['finished', 'epoch 2']
     assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
     assert (starts(first), starts(second)) == ([0], [2])
-    assert [run.validations()[3] for run in runs] == [30., 30.]
+    assert [run.validations()[3] for run in runs] == [30.0, 30.0]
 
 
 @pytest.mark.parametrize('epoch', [2, 3])
 def test_a_run_stopped_before_it_validated_an_epoch_repeats_that_epoch(runs, epoch):
     run = runs[0]
     jobs.train(run)
-    log, = run.work_dir.glob('*/vis_data/scalars.json')
+    (log,) = run.work_dir.glob('*/vis_data/scalars.json')
     lines = log.read_text().splitlines()
-    log.write_text('\n'.join(lines[:2 * epoch - 1]) + '\n' + lines[-1][:10])  # killed in the middle of a line
+    log.write_text('\n'.join(lines[: 2 * epoch - 1]) + '\n' + lines[-1][:10])  # killed in the middle of a line
     for later in range(epoch + 1, 4):
         (run.work_dir / f'epoch_{later}.pth').unlink()
     assert run.state() == f'epoch {epoch}'
@@ -97,6 +100,7 @@ def test_what_comes_after_an_epoch_is_no_mistake_of_the_input(runs):
 
 def test_a_file_system_without_locks_is_named(runs, monkeypatch):
     """Two processes would train one run, and both from the start."""
+
     def refuse(file, operation):
         # NFS wants a file that is open for writing.
         assert not operation & fcntl.LOCK_EX or fcntl.fcntl(file, fcntl.F_GETFL) & os.O_RDWR
@@ -133,15 +137,18 @@ def test_jobs_have_gpus_of_their_own_or_are_refused(runs, monkeypatch):
         jobs._environments(3, 2, cpu=False)
 
 
-@pytest.mark.parametrize('saved, validated, start', [
-    ((), (), 'auto'),
-    ((10, 20), (10, 20), 'auto'),
-    ((10, 20), (10, ), 'epoch_10.pth'),
-    ((13, 14), (10, ), 'auto'),  # no validation is due
-    ((20, ), (10, ), 'auto'),  # one is lost, but not the epochs
-    ((10, ), (), 'None'),  # the first one: begin again
-    ((40, ), (10, 20, 30), 'None'),  # without that of the last epoch it would never be finished
-])
+@pytest.mark.parametrize(
+    'saved, validated, start',
+    [
+        ((), (), 'auto'),
+        ((10, 20), (10, 20), 'auto'),
+        ((10, 20), (10,), 'epoch_10.pth'),
+        ((13, 14), (10,), 'auto'),  # no validation is due
+        ((20,), (10,), 'auto'),  # one is lost, but not the epochs
+        ((10,), (), 'None'),  # the first one: begin again
+        ((40,), (10, 20, 30), 'None'),  # without that of the last epoch it would never be finished
+    ],
+)
 def test_a_run_goes_on_where_no_validation_is_missed(runs, saved, validated, start):
     run = runs[0]
     run.epochs, run.val_interval = 40, 10
@@ -157,7 +164,7 @@ def test_a_lone_last_checkpoint_without_validation_is_trained_again(runs):
     run = runs[0]
     run.val_interval = 3
     jobs.train(run)
-    log, = run.work_dir.glob('*/vis_data/scalars.json')
+    (log,) = run.work_dir.glob('*/vis_data/scalars.json')
     log.write_text('\n'.join(log.read_text().splitlines()[:3]) + '\n')
     assert jobs.train(run) == 'finished' and starts(run) == [0, 0]
 
@@ -200,9 +207,10 @@ def test_a_run_that_starts_while_all_are_ended_is_ended_too(runs, monkeypatch):
 
 def test_options_are_words_that_mmengine_reads_back(tmp_path):
     from mmengine.config import DictAction
+
     options = {'a.b': [0, 250], 'c': 0.5, 'd': 'OptimWrapper', 'e': False}
     command = jobs.Job('x', Path('c.py'), options, 0, tmp_path, 3).command()
-    words = command[command.index('--cfg-options') + 1:]
+    words = command[command.index('--cfg-options') + 1 :]
     assert {key: DictAction._parse_iterable(value) for key, value in (word.split('=') for word in words)} == options
 
 
@@ -212,7 +220,7 @@ def test_progress_without_a_terminal_is_lines(runs):
     gate.touch()
     out = io.StringIO()
     console = Console(file=out, width=200)
-    thread = threading.Thread(target=jobs.run_with_progress, args=(runs, 1, True, console, lambda run: 'at 30', 0.))
+    thread = threading.Thread(target=jobs.run_with_progress, args=(runs, 1, True, console, lambda run: 'at 30', 0.0))
     thread.start()
     try:
         wait_for(lambda: 'of 6 epochs' in out.getvalue())

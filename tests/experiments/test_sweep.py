@@ -41,33 +41,47 @@ def test_the_sweeps_are_those_of_the_paper():
         omega=['0', '0.01', '0.05', '0.08', '0.1', '0.2', '0.3', '0.4', '0.5', '1'],
         components=['rs', 'rs+his', 'rs+his+cl'],
         fc=['unshared', 'shared'],
-        interpolation=['nearest', 'bilinear'])
+        interpolation=['nearest', 'bilinear'],
+    )
     pyramid, resnet, imagenet = 'cifar10-pyramidnet200', 'cifar100-resnet18', 'in1k-resnet50'
     assert {name: each.settings for name, each in sweep.SWEEPS.items()} == dict(
-        alpha=(pyramid, resnet), omega=(pyramid, resnet), components=('cifar100-pyramidnet164', ),
-        fc=(pyramid, resnet, imagenet), interpolation=(pyramid, resnet, imagenet))
+        alpha=(pyramid, resnet),
+        omega=(pyramid, resnet),
+        components=('cifar100-pyramidnet164',),
+        fc=(pyramid, resnet, imagenet),
+        interpolation=(pyramid, resnet, imagenet),
+    )
 
 
 def model_of(run):
     """The preprocessor's augment and the head of a run, through train.py's own command line."""
-    args = launch.train_parser(processes=run.gpus > 1).parse_args(run.command()[3 if run.gpus > 1 else 2:])
+    args = launch.train_parser(processes=run.gpus > 1).parse_args(run.command()[3 if run.gpus > 1 else 2 :])
     cfg = Config.fromfile(run.config)
     cfg.merge_from_dict(args.cfg_options)
     assert args.seed == run.seed and args.work_dir == str(run.work_dir) and args.resume == 'auto'
     return MODELS.build(cfg.model.data_preprocessor).batch_augments, MODELS.build(cfg.model.head)
 
 
-@pytest.mark.parametrize('name, attribute', [
-    ('alpha', lambda augments, head: f'{augments.augments[0].alpha:g}'),
-    ('omega', lambda augments, head: f'{head.omega:g}'),
-    ('fc', lambda augments, head: 'shared' if head.share_fc else 'unshared'),
-    ('interpolation', lambda augments, head: augments.augments[0].interpolation),
-])
+@pytest.mark.parametrize(
+    'name, attribute',
+    [
+        ('alpha', lambda augments, head: f'{augments.augments[0].alpha:g}'),
+        ('omega', lambda augments, head: f'{head.omega:g}'),
+        ('fc', lambda augments, head: 'shared' if head.share_fc else 'unshared'),
+        ('interpolation', lambda augments, head: augments.augments[0].interpolation),
+    ],
+)
 def test_a_value_reaches_the_model_and_nothing_else_changes(name, attribute, tmp_path):
     def state(augments, head):
         augment = augments.augments[0]
-        return dict(kind=type(augment), alpha=augment.alpha, interpolation=augment.interpolation,
-                    probs=augments.probs, omega=head.omega, share_fc=head.share_fc)
+        return dict(
+            kind=type(augment),
+            alpha=augment.alpha,
+            interpolation=augment.interpolation,
+            probs=augments.probs,
+            omega=head.omega,
+            share_fc=head.share_fc,
+        )
 
     base = dict(kind=mmrm.RecursiveMix, alpha=0.5, interpolation='nearest', probs=None, omega=0.1, share_fc=False)
     runs = sweep.plan(name, ['cifar10-resnet18-w16'], seeds=[7], root=tmp_path)
@@ -93,22 +107,27 @@ def test_a_plan_has_a_folder_a_run_and_as_many_gpus_as_the_recipe(tmp_path):
     runs = sweep.plan('alpha', seeds=[0, 1, 2], root=tmp_path)
     assert len({run.work_dir for run in runs}) == len(runs) == 9 * 3 * 2
     assert {(run.setting, run.gpus, run.epochs) for run in runs} == {
-        ('cifar10-pyramidnet200', 1, 300), ('cifar100-resnet18', 2, 200)}
+        ('cifar10-pyramidnet200', 1, 300),
+        ('cifar100-resnet18', 2, 200),
+    }
     assert runs[0].work_dir == tmp_path / 'alpha' / 'cifar10-pyramidnet200' / '0.1' / 'seed0'
     assert {run.gpus for run in sweep.plan('fc', ['in1k-resnet50'], root=tmp_path)} == {8}
     assert {run.gpus for run in sweep.plan('fc', ['in1k-resnet50'], root=tmp_path, cpu=True)} == {1}
 
 
-@pytest.mark.parametrize('arguments, told', [
-    (dict(sweep='beta'), "unknown sweep 'beta'; allowed: alpha, omega, components, fc, interpolation"),
-    (dict(settings=['mnist']), "unknown setting 'mnist'; allowed: cifar10-pyramidnet200, cifar100-resnet18"),
-    (dict(settings=['configs/rm/nothing.py']), 'does not exist'),
-    (dict(settings=['configs/baseline/resnet18_2xb64_cifar100.py']), 'is not one of RecursiveMix'),
-    (dict(values=['0.55']), r"unknown value of alpha '0.55'; allowed: 0.1, 0.2"),
-    (dict(seeds=[-1]), 'seed -1'),
-    (dict(gpus=0), 'gpus=0'),
-    (dict(options={f'{sweep.AUGMENTS}.alpha': 0.5}), 'cannot set .*alpha: the sweep alpha sets it'),
-])
+@pytest.mark.parametrize(
+    'arguments, told',
+    [
+        (dict(sweep='beta'), "unknown sweep 'beta'; allowed: alpha, omega, components, fc, interpolation"),
+        (dict(settings=['mnist']), "unknown setting 'mnist'; allowed: cifar10-pyramidnet200, cifar100-resnet18"),
+        (dict(settings=['configs/rm/nothing.py']), 'does not exist'),
+        (dict(settings=['configs/baseline/resnet18_2xb64_cifar100.py']), 'is not one of RecursiveMix'),
+        (dict(values=['0.55']), r"unknown value of alpha '0.55'; allowed: 0.1, 0.2"),
+        (dict(seeds=[-1]), 'seed -1'),
+        (dict(gpus=0), 'gpus=0'),
+        (dict(options={f'{sweep.AUGMENTS}.alpha': 0.5}), 'cannot set .*alpha: the sweep alpha sets it'),
+    ],
+)
 def test_a_wrong_request_lists_what_is_allowed(arguments, told, tmp_path):
     with pytest.raises(UserError, match=told):
         sweep.plan(**{'sweep': 'alpha', 'root': tmp_path, **arguments})
@@ -117,8 +136,13 @@ def test_a_wrong_request_lists_what_is_allowed(arguments, told, tmp_path):
 
 def test_a_folder_for_the_checkpoints_of_all_runs_is_refused(tmp_path):
     with pytest.raises(UserError, match=r'checkpoint\.out_dir would be one folder for several runs'):
-        sweep.plan('fc', ['cifar10-resnet18-w16'], [0], root=tmp_path,
-                   options={'default_hooks.checkpoint.out_dir': str(tmp_path)})
+        sweep.plan(
+            'fc',
+            ['cifar10-resnet18-w16'],
+            [0],
+            root=tmp_path,
+            options={'default_hooks.checkpoint.out_dir': str(tmp_path)},
+        )
 
 
 def test_a_config_of_ones_own_may_have_its_preprocessor_beside_the_model(tmp_path):
@@ -127,10 +151,15 @@ def test_a_config_of_ones_own_may_have_its_preprocessor_beside_the_model(tmp_pat
         args = launch.train_parser().parse_args(run.command()[2:])
         cfg = read_config(run.config, args.cfg_options)
         assert 'data_preprocessor' not in cfg.model
-        assert f"{cfg.data_preprocessor.batch_augments.augments['alpha']:g}" == run.value
+        assert f'{cfg.data_preprocessor.batch_augments.augments["alpha"]:g}' == run.value
     with pytest.raises(UserError, match=r'cannot set data_preprocessor\..*alpha: the sweep alpha sets it'):
-        sweep.plan('alpha', [str(config)], [0], root=tmp_path / 'runs',
-                   options={'data_preprocessor.batch_augments.augments.alpha': 0.5})
+        sweep.plan(
+            'alpha',
+            [str(config)],
+            [0],
+            root=tmp_path / 'runs',
+            options={'data_preprocessor.batch_augments.augments.alpha': 0.5},
+        )
 
 
 def test_a_config_of_ones_own_may_name_classes_instead_of_strings(tmp_path):
@@ -140,9 +169,9 @@ def test_a_config_of_ones_own_may_name_classes_instead_of_strings(tmp_path):
 
 def test_another_preprocessor_beside_the_model_is_another_run(tmp_path):
     config = write_run(tmp_path, more=BESIDE)
-    first, = sweep.plan('fc', [str(config)], [0], ['shared'], tmp_path / 'runs')
+    (first,) = sweep.plan('fc', [str(config)], [0], ['shared'], tmp_path / 'runs')
     config.write_text(config.read_text() + "data_preprocessor['std'] = [60.] * 3\n")
-    second, = sweep.plan('fc', [str(config)], [0], ['shared'], tmp_path / 'runs')
+    (second,) = sweep.plan('fc', [str(config)], [0], ['shared'], tmp_path / 'runs')
     assert first.fingerprint != second.fingerprint
 
 
@@ -156,7 +185,9 @@ def test_a_summary_has_best_and_last_of_each_run(runs):
     jobs.train(runs[0])
     rows = sweep.summary(runs)
     assert [(row['value'], row['state'], row['best'], row['last']) for row in rows] == [
-        ('unshared', 'finished', 30., 30.), ('shared', 'new', None, None)]
+        ('unshared', 'finished', 30.0, 30.0),
+        ('shared', 'new', None, None),
+    ]
 
 
 def test_other_settings_in_the_same_folder_are_an_error_and_nothing_is_lost(runs, tmp_path):
@@ -170,13 +201,13 @@ def test_other_settings_in_the_same_folder_are_an_error_and_nothing_is_lost(runs
 
 
 def test_another_config_of_the_same_name_is_another_run(config, tmp_path):
-    run, = sweep.plan('fc', [str(config)], [0], ['shared'], root=tmp_path / 'runs')
+    (run,) = sweep.plan('fc', [str(config)], [0], ['shared'], root=tmp_path / 'runs')
     run.work_dir.mkdir(parents=True)
     (run.work_dir / 'run.json').write_text(json.dumps(run.describe()))
     config.rename(tmp_path / 'data' / config.name)
-    moved, = sweep.plan('fc', [str(tmp_path / 'data' / config.name)], [0], ['shared'], root=tmp_path / 'runs')
+    (moved,) = sweep.plan('fc', [str(tmp_path / 'data' / config.name)], [0], ['shared'], root=tmp_path / 'runs')
     assert moved.describe() == run.describe()  # the same, from another place
-    moved.config.write_text(moved.config.read_text() + "optim_wrapper = dict(optimizer=dict(lr=0.3))\n")
+    moved.config.write_text(moved.config.read_text() + 'optim_wrapper = dict(optimizer=dict(lr=0.3))\n')
     with pytest.raises(UserError, match=r'holds a run with other settings \(fingerprint'):
         sweep.plan('fc', [str(moved.config)], [0], ['shared'], root=tmp_path / 'runs')
 
@@ -202,13 +233,14 @@ def sbatch(tmp_path, monkeypatch):
 
 
 def test_unfinished_runs_become_one_job_array(runs, sbatch):
-    more = sweep.plan('fc', ['cifar10-resnet18-w16'], [1], root=runs[0].work_dir.parents[3],
-                      options={'train_cfg.max_epochs': 3})
+    more = sweep.plan(
+        'fc', ['cifar10-resnet18-w16'], [1], root=runs[0].work_dir.parents[3], options={'train_cfg.max_epochs': 3}
+    )
     jobs.train(runs[0])
     submitted = sweep.run_on_slurm(runs + more, jobs=2, parameters=dict(partition='gpu', timeout_min=90))
     assert [run for run, _ in submitted] == [runs[1], *more]
     assert [job for _, job in submitted] == ['1234_0', '1234_1', '1234_2']
-    script, = (runs[0].work_dir.parents[2] / 'slurm').glob('*_submission.sh')
+    (script,) = (runs[0].work_dir.parents[2] / 'slurm').glob('*_submission.sh')
     for line in ('--array=0-2%2', '--partition=gpu', '--time=90', '--gpus-per-node=2', '--nodes=1'):
         assert f'#SBATCH {line}\n' in script.read_text()
 
@@ -240,7 +272,7 @@ def config(tmp_path):
                 image = np.random.randint(0, 256, (16, 16, 3), dtype=np.uint8)
                 cv2.imwrite(str(folder / f'{number}.png'), image)
     path = tmp_path / 'tiny.py'
-    path.write_text(f'''
+    path.write_text(f"""
 _base_ = {str(ROOT / 'configs' / 'rm' / 'resnet18-w16_2xb64_cifar10.py')!r}
 model = dict(
     data_preprocessor=dict(num_classes=2),
@@ -255,7 +287,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(topk=(1, ))
 test_evaluator = val_evaluator
 train_cfg = dict(max_epochs=2)
-''')
+""")
     return path
 
 
@@ -279,8 +311,19 @@ def tool(monkeypatch):
 
 
 def test_the_tool_trains_a_sweep_and_repeats_nothing(config, tmp_path, tool, capsys):
-    command = ('fc', '--setting', config, '--values', 'shared', '--seeds', 3, '--device', 'cpu',
-               '--work-dir', tmp_path / 'w')
+    command = (
+        'fc',
+        '--setting',
+        config,
+        '--values',
+        'shared',
+        '--seeds',
+        3,
+        '--device',
+        'cpu',
+        '--work-dir',
+        tmp_path / 'w',
+    )
     assert tool(*command) == 0, capsys.readouterr()
     work_dir = tmp_path / 'w' / 'fc' / 'tiny' / 'shared' / 'seed3'
     assert (work_dir / 'epoch_2.pth').is_file() and list(work_dir.glob('best_accuracy_top1_epoch_*.pth'))
@@ -308,10 +351,25 @@ def test_a_dry_run_prints_the_commands_and_starts_nothing(tmp_path, tool, capsys
 
 @pytest.mark.slow
 def test_a_sweep_killed_with_its_run_is_completed_by_the_next_one(config, tmp_path, tool):
-    command = ['fc', '--setting', str(config), '--seeds', '0', '--device', 'cpu', '--work-dir', str(tmp_path / 'w'),
-               '--cfg-options', 'train_cfg.max_epochs=40']
-    killed = subprocess.Popen([sys.executable, '-W', 'ignore', str(TOOL), *command], start_new_session=True,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [
+        'fc',
+        '--setting',
+        str(config),
+        '--seeds',
+        '0',
+        '--device',
+        'cpu',
+        '--work-dir',
+        str(tmp_path / 'w'),
+        '--cfg-options',
+        'train_cfg.max_epochs=40',
+    ]
+    killed = subprocess.Popen(
+        [sys.executable, '-W', 'ignore', str(TOOL), *command],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     first = tmp_path / 'w' / 'fc' / 'tiny' / 'unshared' / 'seed0'
     try:
         wait_for(lambda: (first / 'epoch_3.pth').exists() or killed.poll() is not None)
@@ -319,12 +377,23 @@ def test_a_sweep_killed_with_its_run_is_completed_by_the_next_one(config, tmp_pa
         with contextlib.suppress(ProcessLookupError):
             os.killpg(killed.pid, signal.SIGKILL)
         killed.wait()
-    runs = sweep.plan('fc', [str(config)], [0], root=tmp_path / 'w', options={'train_cfg.max_epochs': 40},
-                      arguments=['--device', 'cpu'], cpu=True)
+    runs = sweep.plan(
+        'fc',
+        [str(config)],
+        [0],
+        root=tmp_path / 'w',
+        options={'train_cfg.max_epochs': 40},
+        arguments=['--device', 'cpu'],
+        cpu=True,
+    )
     wait_for(lambda: runs[0].state() != 'running')
     assert runs[0].state().startswith('epoch ') and runs[1].state() == 'new'
     assert tool(*command) == 0
     assert all(run.finished() for run in runs)
-    epochs = [json.loads(line)['step'] for log in sorted(first.glob('*/vis_data/scalars.json'))
-              for line in log.read_text().splitlines() if jobs.METRIC in line]
+    epochs = [
+        json.loads(line)['step']
+        for log in sorted(first.glob('*/vis_data/scalars.json'))
+        for line in log.read_text().splitlines()
+        if jobs.METRIC in line
+    ]
     assert sorted(epochs) == list(range(1, 41))  # each was validated, and none twice

@@ -1,4 +1,5 @@
 """mmpretrain's path, the wrapper and a plain loop: the same network, batches and draws give the same losses."""
+
 import copy
 
 import numpy as np
@@ -12,14 +13,19 @@ from mmpretrain.structures import DataSample
 from mmrm import Consistency, RecursiveMix, RecursiveMixModel
 
 STEPS, CLASSES, SIZE = 20, 7, 64
-MEAN, STD = 127.5, 64.
+MEAN, STD = 127.5, 64.0
 
 
 @pytest.fixture(scope='module')
 def data():
     generator = torch.Generator().manual_seed(0)
-    return [(torch.randint(0, 256, (6, 3, SIZE, SIZE), dtype=torch.uint8, generator=generator),
-             torch.randint(0, CLASSES, (6, ), generator=generator)) for _ in range(STEPS)]
+    return [
+        (
+            torch.randint(0, 256, (6, 3, SIZE, SIZE), dtype=torch.uint8, generator=generator),
+            torch.randint(0, CLASSES, (6,), generator=generator),
+        )
+        for _ in range(STEPS)
+    ]
 
 
 @pytest.fixture(scope='module')
@@ -44,13 +50,21 @@ def train(parameters, loss_of, data):
 @pytest.fixture(scope='module')
 def mmpretrain_losses(start, data):
     net, fc_roi = copy.deepcopy(start)
-    model = MODELS.build(dict(
-        type='ImageClassifier',
-        data_preprocessor=dict(type='RMDataPreprocessor', num_classes=CLASSES, mean=[MEAN] * 3, std=[STD] * 3,
-                               batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5))),
-        backbone=dict(type='ResNet', depth=18, out_indices=(3, )),
-        neck=None,
-        head=dict(type='RMConsistencyHead', num_classes=CLASSES, in_channels=512, omega=0.5)))
+    model = MODELS.build(
+        dict(
+            type='ImageClassifier',
+            data_preprocessor=dict(
+                type='RMDataPreprocessor',
+                num_classes=CLASSES,
+                mean=[MEAN] * 3,
+                std=[STD] * 3,
+                batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5)),
+            ),
+            backbone=dict(type='ResNet', depth=18, out_indices=(3,)),
+            neck=None,
+            head=dict(type='RMConsistencyHead', num_classes=CLASSES, in_channels=512, omega=0.5),
+        )
+    )
     state = net.state_dict()
     model.head.fc.load_state_dict({name: state.pop(f'fc.{name}') for name in ('weight', 'bias')})
     model.head.fc_roi.load_state_dict(fc_roi.state_dict())
@@ -76,8 +90,11 @@ def test_the_wrapper_agrees_with_mmpretrain(start, data, mmpretrain_losses):
     net, fc_roi = copy.deepcopy(start)
     model = RecursiveMixModel(net, 'layer4', alpha=0.5, omega=0.5, input_size=SIZE, rng=np.random.RandomState(0))
     model.consistency.fc_roi.load_state_dict(fc_roi.state_dict())
-    losses = train(model.parameters(), lambda images, labels: (
-        model((images.float() - MEAN) / STD, labels), model.losses['consistency']), data)
+    losses = train(
+        model.parameters(),
+        lambda images, labels: (model((images.float() - MEAN) / STD, labels), model.losses['consistency']),
+        data,
+    )
     close(losses, mmpretrain_losses)
 
 

@@ -2,6 +2,7 @@
 
 ``tests/data/authors_trace.json`` holds what their code drew and computed, and says how the inputs are made.
 """
+
 import itertools
 import json
 from pathlib import Path
@@ -19,8 +20,15 @@ from mmrm import core
 TRACE = json.loads((Path(__file__).parents[1] / 'data' / 'authors_trace.json').read_text())
 SETTINGS, STEPS = TRACE['settings'], TRACE['steps']
 SHAPES = dict(
-    conv1=((8, 3, 3, 3), 0.2), bias1=((8, ), 0.2), conv2=((16, 8, 3, 3), 0.2), bias2=((16, ), 0.2), fc=((10, 16), 0.3),
-    fc_bias=((10, ), 0.3), fc_roi=((10, 16), 0.3), fc_roi_bias=((10, ), 0.3))
+    conv1=((8, 3, 3, 3), 0.2),
+    bias1=((8,), 0.2),
+    conv2=((16, 8, 3, 3), 0.2),
+    bias2=((16,), 0.2),
+    fc=((10, 16), 0.3),
+    fc_bias=((10,), 0.3),
+    fc_roi=((10, 16), 0.3),
+    fc_roi_bias=((10,), 0.3),
+)
 TOLERANCE = 1e-4
 # The network computes in float64, so that the result is the same on every machine: in float32 the order of a sum
 # decides on which side of ReLU's kink it falls. At one step one sum of conv2 is 4e-7 above 0; theirs fell below it.
@@ -42,15 +50,14 @@ class Replay:
 
 
 class Backbone(torch.nn.Module):
-
     def __init__(self):
         super().__init__()
         self.conv1 = torch.nn.Conv2d(3, 8, 3, padding=1)
         self.conv2 = torch.nn.Conv2d(8, 16, 3, stride=2, padding=1)
-        self.kink = 0.
+        self.kink = 0.0
 
     def forward(self, images):
-        return (F.threshold(self.conv2(self.conv1(images.double()).relu()), self.kink, 0.), )
+        return (F.threshold(self.conv2(self.conv1(images.double()).relu()), self.kink, 0.0),)
 
 
 class CoreRun:
@@ -68,7 +75,7 @@ class CoreRun:
 
     def losses(self, images, labels):
         images, scores, mix = self.rm.mix(images, labels)
-        feature_map, = self.backbone(images)
+        (feature_map,) = self.backbone(images)
         logits = self.fc(feature_map.mean(dim=(2, 3)))
         loss = F.cross_entropy(logits, scores.double())
         consistency = self.consistency(mix, feature_map, logits)
@@ -80,16 +87,20 @@ class RegistryRun:
 
     def __init__(self, omega):
         self.rng, classes = Replay(), SETTINGS['classes']
-        augment = dict(type='RecursiveMix', alpha=SETTINGS['alpha'], interpolation=SETTINGS['interpolation'],
-                       rng=self.rng)
+        augment = dict(
+            type='RecursiveMix', alpha=SETTINGS['alpha'], interpolation=SETTINGS['interpolation'], rng=self.rng
+        )
         self.model = MODELS.build(
             dict(
                 type='ImageClassifier',
                 data_preprocessor=dict(
-                    type='RMDataPreprocessor', num_classes=classes, batch_augments=dict(augments=augment)),
+                    type='RMDataPreprocessor', num_classes=classes, batch_augments=dict(augments=augment)
+                ),
                 backbone=Backbone(),
                 neck=None,
-                head=dict(type='RMConsistencyHead', num_classes=classes, in_channels=16, omega=omega))).double()
+                head=dict(type='RMConsistencyHead', num_classes=classes, in_channels=16, omega=omega),
+            )
+        ).double()
         self.backbone, self.fc, self.fc_roi = self.model.backbone, self.model.head.fc, self.model.head.fc_roi
 
     def reset(self):
@@ -119,17 +130,26 @@ def replay(run, count):
                 weights[name].data.copy_(torch.from_numpy((rng.randn(*shape) * scale).astype(np.float32)))
         if t % 7 == 0:
             run.reset()
-        run.rng.step, run.backbone.kink = STEPS[t], KINKS.get(t, 0.)
+        run.rng.step, run.backbone.kink = STEPS[t], KINKS.get(t, 0.0)
         x = torch.from_numpy(images.randn(6, 3, SETTINGS['height'], SETTINGS['width']).astype(np.float32))
         y = torch.tensor([labels.randint(10) for _ in range(6)])
         size = 4 if t % 7 == 6 else 6
         optimizer.zero_grad()
         loss, consistency, kl, mix = run.losses(x[:size], y[:size])
         (loss + consistency).backward()
-        found.append({
-            't': t, 'box': list(mix.box) if t % 7 else None, 'lambda': mix.lam, 'ce': loss.item(), 'kl': kl.item(),
-            'weighted_kl': consistency.item(), 'grad_conv1': weights['conv1'].grad.norm().item(),
-            'grad_fc': weights['fc'].grad.norm().item(), 'grad_fc_roi': weights['fc_roi'].grad.norm().item()})
+        found.append(
+            {
+                't': t,
+                'box': list(mix.box) if t % 7 else None,
+                'lambda': mix.lam,
+                'ce': loss.item(),
+                'kl': kl.item(),
+                'weighted_kl': consistency.item(),
+                'grad_conv1': weights['conv1'].grad.norm().item(),
+                'grad_fc': weights['fc'].grad.norm().item(),
+                'grad_fc_roi': weights['fc_roi'].grad.norm().item(),
+            }
+        )
         optimizer.step()
     return found, weights
 
@@ -159,8 +179,11 @@ def test_every_step_and_the_final_weights_are_the_authors(kind):
 
 
 def one_pixel_right(box):
-    return core.Box(box.x1 + 1, box.y1, box.x2 + 1, box.y2) if box.x2 < SETTINGS['width'] else core.Box(
-        box.x1 - 1, box.y1, box.x2 - 1, box.y2)
+    return (
+        core.Box(box.x1 + 1, box.y1, box.x2 + 1, box.y2)
+        if box.x2 < SETTINGS['width']
+        else core.Box(box.x1 - 1, box.y1, box.x2 - 1, box.y2)
+    )
 
 
 def omega_is_off(monkeypatch):
@@ -174,8 +197,9 @@ def the_labels_lambda_is_off(monkeypatch):
 
 def the_filled_box_is_off(monkeypatch):
     fill = core.resize_fill
-    monkeypatch.setattr(core, 'resize_fill',
-                        lambda images, history, box, *args: fill(images, history, one_pixel_right(box), *args))
+    monkeypatch.setattr(
+        core, 'resize_fill', lambda images, history, box, *args: fill(images, history, one_pixel_right(box), *args)
+    )
 
 
 def the_pooled_box_is_off(monkeypatch):
@@ -185,8 +209,9 @@ def the_pooled_box_is_off(monkeypatch):
 
 def the_pooled_box_is_transposed(monkeypatch):
     pool = core.roi_mean
-    monkeypatch.setattr(core, 'roi_mean', lambda features, box, size: pool(
-        features, core.Box(box.y1, box.x1, box.y2, box.x2), size))
+    monkeypatch.setattr(
+        core, 'roi_mean', lambda features, box, size: pool(features, core.Box(box.y1, box.x1, box.y2, box.x2), size)
+    )
 
 
 def the_drawn_box_is_off(monkeypatch):
@@ -195,9 +220,17 @@ def the_drawn_box_is_off(monkeypatch):
 
 
 @RUNS
-@pytest.mark.parametrize('spoil', [
-    omega_is_off, the_labels_lambda_is_off, the_filled_box_is_off, the_pooled_box_is_off, the_pooled_box_is_transposed,
-    the_drawn_box_is_off])
+@pytest.mark.parametrize(
+    'spoil',
+    [
+        omega_is_off,
+        the_labels_lambda_is_off,
+        the_filled_box_is_off,
+        the_pooled_box_is_off,
+        the_pooled_box_is_transposed,
+        the_drawn_box_is_off,
+    ],
+)
 def test_the_comparison_notices_when(spoil, kind, monkeypatch):
     omega = spoil(monkeypatch) or SETTINGS['omega']
     found, _ = replay(kind(omega), 60)

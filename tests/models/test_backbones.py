@@ -25,8 +25,11 @@ def count(module):
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-@pytest.mark.parametrize('backbone, channels, classes, plain, with_roi', NETWORKS,
-                         ids=lambda value: '-'.join(map(str, value.values())) if isinstance(value, dict) else '')
+@pytest.mark.parametrize(
+    'backbone, channels, classes, plain, with_roi',
+    NETWORKS,
+    ids=lambda value: '-'.join(map(str, value.values())) if isinstance(value, dict) else '',
+)
 def test_parameter_counts_are_those_of_the_paper(backbone, channels, classes, plain, with_roi):
     network = count(MODELS.build(dict(backbone)))
     heads = [
@@ -36,10 +39,13 @@ def test_parameter_counts_are_those_of_the_paper(backbone, channels, classes, pl
     assert [network + count(MODELS.build(head)) for head in heads] == [plain, with_roi]
 
 
-@pytest.mark.parametrize('backbone, shape', [
-    (dict(type='PyramidNetCIFAR', depth=20, alpha=12), (2, 112, 8, 8)),
-    (dict(type='DenseNetCIFAR', arch=dict(growth_rate=4, depths=[2, 2, 2, 2], init_channels=8)), (2, 16, 4, 4)),
-])
+@pytest.mark.parametrize(
+    'backbone, shape',
+    [
+        (dict(type='PyramidNetCIFAR', depth=20, alpha=12), (2, 112, 8, 8)),
+        (dict(type='DenseNetCIFAR', arch=dict(growth_rate=4, depths=[2, 2, 2, 2], init_channels=8)), (2, 16, 4, 4)),
+    ],
+)
 def test_output_is_a_tuple_of_the_last_map_and_every_parameter_learns(backbone, shape):
     network = MODELS.build(backbone)
     network.init_weights()
@@ -115,12 +121,15 @@ def test_stochastic_depth_grows_linearly_and_rests_in_evaluation():
     assert torch.equal(network(images)[0], plain(images)[0])
 
 
-@pytest.mark.parametrize('arguments, named', [
-    (dict(depth=163, alpha=270), 'depth=163'),
-    (dict(depth=164, alpha=0), 'alpha=0'),
-    (dict(depth=164, alpha=270, drop_path_rate=1.), 'drop_path_rate=1.0'),
-    (dict(depth=164, alpha=270, out_indices=(3, )), r'out_indices=\(3,'),
-])
+@pytest.mark.parametrize(
+    'arguments, named',
+    [
+        (dict(depth=163, alpha=270), 'depth=163'),
+        (dict(depth=164, alpha=0), 'alpha=0'),
+        (dict(depth=164, alpha=270, drop_path_rate=1.0), 'drop_path_rate=1.0'),
+        (dict(depth=164, alpha=270, out_indices=(3,)), r'out_indices=\(3,'),
+    ],
+)
 def test_a_wrong_argument_is_named(arguments, named):
     with pytest.raises(UserValueError, match=named):
         PyramidNetCIFAR(**arguments)
@@ -128,9 +137,10 @@ def test_a_wrong_argument_is_named(arguments, named):
 
 def test_pvtv2_b1_comes_from_mmdet_and_its_list_is_pooled():
     backbone = MODELS.build(
-        dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[2, 2, 2, 2], out_indices=(3, )))
+        dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[2, 2, 2, 2], out_indices=(3,))
+    )
     assert count(backbone) + 513_000 == 14_009_000  # timm's pvt_v2_b1
     outs = backbone(torch.rand(1, 3, 64, 64))
     assert isinstance(outs, list)
-    pooled, = MapPooling()(outs)
+    (pooled,) = MapPooling()(outs)
     torch.testing.assert_close(pooled, outs[0].mean(dim=(2, 3)))

@@ -1,4 +1,5 @@
 """The head: RoIAlign as a weighted mean, the KL, the losses against plain loops, and stock mmpretrain as the heir."""
+
 import numpy as np
 import pytest
 import torch
@@ -39,6 +40,7 @@ def test_roi_mean_equals_mmcvs_compiled_operator():
     try:
         from mmcv import _ext
         from mmcv.ops import roi_align as mmcv_roi_align
+
         compiled = getattr(_ext, '__file__', None)
     except ImportError:
         compiled = None
@@ -55,7 +57,8 @@ def test_roi_mean_equals_mmcvs_compiled_operator():
 @given(
     image=st.tuples(st.integers(2, 70), st.integers(2, 70)),
     cells=st.tuples(st.integers(1, 12), st.integers(1, 12)),
-    seed=st.integers(0, 2**16))
+    seed=st.integers(0, 2**16),
+)
 @settings(deadline=None, max_examples=80)
 def test_roi_mean_with_a_scale_for_each_axis_equals_the_plain_loops(image, cells, seed):
     rng = np.random.RandomState(seed)
@@ -92,7 +95,7 @@ def test_kl_is_zero_where_both_agree_and_never_negative(scale, seed):
 
 def test_kl_of_certain_and_empty_targets_is_finite():
     logits = torch.randn(2, 3, requires_grad=True)
-    kl = kl_divergence(torch.tensor([[1., 0, 0], [0, 0, 0]]), logits)
+    kl = kl_divergence(torch.tensor([[1.0, 0, 0], [0, 0, 0]]), logits)
     kl.sum().backward()
     assert kl.isfinite().all() and kl[1] == 0
     assert logits.grad.isfinite().all() and not logits.grad[1].any()
@@ -104,9 +107,13 @@ def test_losses_and_gradients_equal_the_plain_loops(share_fc, steps):
     sizes = [(8, 8), (12, 10), (9, 16)]
     rng = np.random.RandomState(3)
     model = classifier(
-        num_classes=4, omega=0.7, share_fc=share_fc, in_channels=6,
+        num_classes=4,
+        omega=0.7,
+        share_fc=share_fc,
+        in_channels=6,
         augments=RecursiveMix(alpha=0.8, rng=np.random.RandomState(5)),
-        backbone=torch.nn.Sequential(torch.nn.Conv2d(3, 6, 3, stride=2, padding=1), torch.nn.Tanh()))
+        backbone=torch.nn.Sequential(torch.nn.Conv2d(3, 6, 3, stride=2, padding=1), torch.nn.Tanh()),
+    )
     head = model.head
     plain = PlainRM(0.8, 0.7, np.random.RandomState(5))
     mixed_steps = 0
@@ -125,8 +132,9 @@ def test_losses_and_gradients_equal_the_plain_loops(share_fc, steps):
         model.parse_losses(losses)[0].backward()
         grads = [p.grad.clone() for p in model.parameters()]
         features = model.backbone(images)
-        loss, consistency = plain.losses(features, labels, head.fc, head.fc if share_fc else head.fc_roi,
-                                         images.shape[2:])
+        loss, consistency = plain.losses(
+            features, labels, head.fc, head.fc if share_fc else head.fc_roi, images.shape[2:]
+        )
         assert torch.allclose(losses['loss'], loss, atol=1e-5)
         assert torch.allclose(losses['loss_consistency'], consistency, atol=1e-5)
         mixed_steps += consistency.item() > 0
@@ -160,14 +168,17 @@ def test_the_blind_kl_on_request_is_that_of_the_best_constant_answer():
     prediction = history.prediction.double()
     kl = torch.distributions.kl_divergence
     constants = [prediction.mean(0), torch.full_like(prediction[0], 1 / prediction.shape[1]), prediction[0]]
-    answers = [kl(torch.distributions.Categorical(prediction), torch.distributions.Categorical(constant)).mean()
-               for constant in constants]
+    answers = [
+        kl(torch.distributions.Categorical(prediction), torch.distributions.Categorical(constant)).mean()
+        for constant in constants
+    ]
     assert losses['rm_kl_blind'].item() == pytest.approx(answers[0].item(), abs=1e-5)
     assert answers[0] == min(answers)
 
 
-@pytest.mark.parametrize('args, layers', [(dict(), {'fc', 'fc_roi'}), (dict(share_fc=True), {'fc'}),
-                                          (dict(omega=0), {'fc'})])
+@pytest.mark.parametrize(
+    'args, layers', [(dict(), {'fc', 'fc_roi'}), (dict(share_fc=True), {'fc'}), (dict(omega=0), {'fc'})]
+)
 def test_the_roi_layer_exists_only_where_it_is_used(args, layers):
     head = RMConsistencyHead(num_classes=3, in_channels=4, **args)
     assert {name.split('.')[0] for name in head.state_dict()} == layers
@@ -181,7 +192,7 @@ def test_omega_zero_trains_without_consistency():
 
 
 def test_resnet50_has_the_papers_parameter_counts():
-    config = dict(type='ResNet', depth=50, out_indices=(3, ))
+    config = dict(type='ResNet', depth=50, out_indices=(3,))
     backbone = sum(p.numel() for p in MODELS.build(config).parameters())
     head = RMConsistencyHead(num_classes=1000, in_channels=2048, omega=0.5)
     training = backbone + sum(p.numel() for p in head.parameters())
@@ -195,9 +206,11 @@ def test_a_checkpoint_loads_into_the_stock_head_and_gives_the_same_logits():
     stock = MODELS.build(
         dict(
             type='ImageClassifier',
-            backbone=dict(type='ResNet', depth=18, base_channels=8, out_indices=(3, )),
+            backbone=dict(type='ResNet', depth=18, base_channels=8, out_indices=(3,)),
             neck=dict(type='GlobalAveragePooling'),
-            head=dict(type='LinearClsHead', num_classes=5, in_channels=64)))
+            head=dict(type='LinearClsHead', num_classes=5, in_channels=64),
+        )
+    )
     missing, unexpected = stock.load_state_dict(model.state_dict(), strict=False)
     assert not missing and set(unexpected) == {'head.fc_roi.weight', 'head.fc_roi.bias'}
     images = torch.randn(3, 3, 48, 32)
@@ -207,7 +220,7 @@ def test_a_checkpoint_loads_into_the_stock_head_and_gives_the_same_logits():
 def test_predicting_needs_nothing_of_rm():
     model = classifier().eval()
     samples = model.predict(torch.randn(2, 3, 32, 32))
-    assert [tuple(sample.pred_score.shape) for sample in samples] == [(5, ), (5, )]
+    assert [tuple(sample.pred_score.shape) for sample in samples] == [(5,), (5,)]
 
 
 def test_a_prediction_for_another_iteration_is_not_taken():
@@ -275,7 +288,7 @@ def test_samples_with_hand_made_mixes():
     features = torch.randn(2, 4, 4, 4)
     mix = Mix(0.25, 2, Box(0, 0, 16, 16), (32, 32), F.softmax(torch.randn(2, 3), 1))
     samples = [DataSample(metainfo=dict(rm_mix=mix)).set_gt_label(n) for n in range(2)]
-    losses = head.loss((features, ), samples)
+    losses = head.loss((features,), samples)
     expected = kl_divergence(mix.historical_prediction, head.fc_roi(operator(features, mix.box, 4 / 32)))
     assert torch.allclose(losses['loss_consistency'], 0.25 * expected.mean(), atol=1e-6)
-    assert torch.allclose(mix.prediction, F.softmax(head((features, )), 1))
+    assert torch.allclose(mix.prediction, F.softmax(head((features,)), 1))

@@ -1,4 +1,5 @@
 """DropBlock in networks that were built without it, over a training run."""
+
 import copy
 
 import pytest
@@ -21,23 +22,32 @@ def resnet(depth=50):
 
 
 def hooked(network):
-    return {name for name, module in network.named_modules()
-            if any(isinstance(hook, DropBlock) for hook in module._forward_hooks.values())}
+    return {
+        name
+        for name, module in network.named_modules()
+        if any(isinstance(hook, DropBlock) for hook in module._forward_hooks.values())
+    }
 
 
 def test_every_convolution_and_every_skip_of_the_last_two_stages_of_a_resnet_is_covered():
     network = resnet()
     names = attach(network, DropBlock(7, 0.9), RESNET)
     blocks = [f'layer3.{index}' for index in range(6)] + [f'layer4.{index}' for index in range(3)]
-    assert set(names) == hooked(network) == {
-        f'{block}.{part}' for block in blocks for part in ('bn1', 'bn2', 'bn3', 'downsample')}
+    assert (
+        set(names)
+        == hooked(network)
+        == {f'{block}.{part}' for block in blocks for part in ('bn1', 'bn2', 'bn3', 'downsample')}
+    )
 
 
 def test_every_convolution_and_every_skip_of_the_last_two_stages_of_a_pyramidnet_is_covered():
     network = MODELS.build(dict(type='PyramidNetCIFAR', depth=20, alpha=12))
     assert set(attach(network, DropBlock(4, 0.9), PYRAMIDNET)) == {
-        f'layer{stage}.{block}.{part}' for stage in (2, 3) for block in (0, 1)
-        for part in ('bn2', 'bn3', 'bn4', 'downsample')}
+        f'layer{stage}.{block}.{part}'
+        for stage in (2, 3)
+        for block in (0, 1)
+        for part in ('bn2', 'bn3', 'bn4', 'downsample')
+    }
 
 
 def test_a_skip_without_a_module_gets_one_that_changes_nothing():
@@ -62,6 +72,7 @@ def test_the_skip_is_dropped_too():
 def test_behind_a_norm_is_behind_its_relu():
     """ReLU keeps zeros and positive factors, so the shared ReLU module of a block needs no hook of its own."""
     from mmrm.regularisers import drop_block
+
     x = torch.randn(2, 3, 8, 8)
     torch.manual_seed(0)
     before = drop_block(x, 4, 0.8).relu()
@@ -112,7 +123,7 @@ def test_a_copy_has_its_own():
     network = resnet(18)
     attach(network, DropBlock(2, 0.5), ['layer3.0.bn1'])
     twin = copy.deepcopy(network)
-    (hook, ) = twin.layer3[0].bn1._forward_hooks.values()
+    (hook,) = twin.layer3[0].bn1._forward_hooks.values()
     assert hook.network is twin
     detach(twin)
     assert not hooked(twin) and hooked(network)
@@ -120,14 +131,23 @@ def test_a_copy_has_its_own():
 
 # ------------------------------------------------------------------------------------------------------------ bad input
 def test_a_pattern_that_matches_nothing_is_told_with_the_stages_there_are():
-    with pytest.raises(UserValueError, match=r"no module of ResNet matches 'stage\[34\].bn1'. Its stages are conv1, "
-                       'bn1, relu, maxpool, layer1, layer2, layer3, layer4'):
+    with pytest.raises(
+        UserValueError,
+        match=r"no module of ResNet matches 'stage\[34\].bn1'. Its stages are conv1, "
+        'bn1, relu, maxpool, layer1, layer2, layer3, layer4',
+    ):
         attach(resnet(18), DropBlock(7, 0.9), ['layer3.0.bn1', 'stage[34].bn1'])
 
 
-@pytest.mark.parametrize('size, keep, message', [
-    (0, 0.9, 'block_size=0 must be a whole number, 1 or more'), (2.5, 0.9, 'block_size=2.5 must be a whole number'),
-    (4, 1.1, 'keep_prob=1.1 must be a number from 0 to 1'), (4, 0, 'keep_prob=0 would drop everything')])
+@pytest.mark.parametrize(
+    'size, keep, message',
+    [
+        (0, 0.9, 'block_size=0 must be a whole number, 1 or more'),
+        (2.5, 0.9, 'block_size=2.5 must be a whole number'),
+        (4, 1.1, 'keep_prob=1.1 must be a number from 0 to 1'),
+        (4, 0, 'keep_prob=0 would drop everything'),
+    ],
+)
 def test_a_wrong_setting_is_named(size, keep, message):
     with pytest.raises(UserValueError, match=message):
         DropBlock(size, keep)
@@ -146,6 +166,7 @@ def test_an_unknown_schedule_is_named():
 # -------------------------------------------------------------------------------------------------------- over training
 class Runner:
     """What the hook asks of mmengine's Runner."""
+
     max_iters = 10
     iter = 0
 
@@ -160,7 +181,8 @@ class Runner:
 def test_the_keep_rate_follows_the_iteration(schedule, expected):
     model = classifier(backbone=dict(type='ResNet', depth=18, stem_channels=8, base_channels=8)).train()
     hook = HOOKS.build(
-        dict(type='DropBlockHook', block_size=4, keep_prob=0.9, modules=['layer[34].*.bn[12]'], schedule=schedule))
+        dict(type='DropBlockHook', block_size=4, keep_prob=0.9, modules=['layer[34].*.bn[12]'], schedule=schedule)
+    )
     runner = Runner(model)
     hook.before_train(runner)
     rates = []

@@ -1,4 +1,5 @@
 """Mixing at a layer: any backbone, by the names of its modules."""
+
 import copy
 import io
 
@@ -31,15 +32,20 @@ METHODS = dict(
     ManifoldMixup=dict(type='ManifoldMixup', layers=['layer2']),
     FeatureCutMix=dict(type='FeatureCutMix', layers=['layer1']),
     MoEx=dict(type='MoEx', lam=0.7, layer='maxpool'),
-    CutMixMoEx=dict(type='CutMixMoEx', moex_prob=1.0, layer='maxpool'))
+    CutMixMoEx=dict(type='CutMixMoEx', moex_prob=1.0, layer='maxpool'),
+)
 
 
 def linear(augments, bind=True, probs=None, **kwargs):
     """A small classifier with a linear head and stock preprocessor."""
     torch.manual_seed(0)
     model = classifier(
-        augments=augments, probs=probs, preprocessor='ClsDataPreprocessor', head=dict(
-            type='LinearClsHead', num_classes=5, in_channels=64, topk=(1, )), **kwargs)
+        augments=augments,
+        probs=probs,
+        preprocessor='ClsDataPreprocessor',
+        head=dict(type='LinearClsHead', num_classes=5, in_channels=64, topk=(1,)),
+        **kwargs,
+    )
     model.neck = MODELS.build(dict(type='GlobalAveragePooling'))
     if bind:
         bind_augments(model)
@@ -63,8 +69,10 @@ def stage_outputs(model, layer, inputs):
 # ---------------------------------------------------------------------------------------------- equal to what is known
 def images_and_labels(number=6, size=(20, 28)):
     generator = torch.Generator().manual_seed(3)
-    return (torch.rand(number, 3, *size, generator=generator),
-            F.one_hot(torch.randint(5, (number, ), generator=generator), 5))
+    return (
+        torch.rand(number, 3, *size, generator=generator),
+        F.one_hot(torch.randint(5, (number,), generator=generator), 5),
+    )
 
 
 @pytest.mark.parametrize('value', range(5))
@@ -160,8 +168,10 @@ def test_feature_cutmix_draws_box_and_share_on_the_grid_of_the_layer():
         scores = torch.stack([sample.gt_score for sample in data['data_samples']])
         shares.add(round(1 - mask.float().mean().item(), 6))
         partial = scores[(scores.max(1).values < 1)]
-        assert all(min(abs(value - share) for share in (1 - mask.float().mean().item(), mask.float().mean().item()))
-                   < 1e-6 for value in partial.max(1).values.tolist())
+        assert all(
+            min(abs(value - share) for share in (1 - mask.float().mean().item(), mask.float().mean().item())) < 1e-6
+            for value in partial.max(1).values.tolist()
+        )
     assert len(shares) > 5 and all(share * 24 == pytest.approx(round(share * 24), abs=1e-3) for share in shares)
 
 
@@ -247,8 +257,13 @@ def test_a_batch_in_pieces_is_an_error():
 
 
 # ------------------------------------------------------------------------------------------------------ other backbones
-TOKENS = dict(type='VisionTransformer', arch=dict(
-    embed_dims=16, num_layers=2, num_heads=2, feedforward_channels=32), img_size=32, patch_size=8, out_type='featmap')
+TOKENS = dict(
+    type='VisionTransformer',
+    arch=dict(embed_dims=16, num_layers=2, num_heads=2, feedforward_channels=32),
+    img_size=32,
+    patch_size=8,
+    out_type='featmap',
+)
 BACKBONES = {
     'ResNet_CIFAR': (dict(type='ResNet_CIFAR', depth=18, base_channels=8), ['relu', 'layer1'], 'relu'),
     'PyramidNetCIFAR': (dict(type='PyramidNetCIFAR', depth=11, alpha=12), ['bn1', 'layer1'], 'bn1'),
@@ -294,7 +309,8 @@ def test_a_layer_that_does_not_exist_is_told_with_those_that_do():
         bind_augments(model)
     assert str(error.value) == (
         "ManifoldMixup: layer 'stage1' does not exist in ResNet. There are input, conv1, bn1, relu, maxpool, layer1, "
-        'layer2, layer3, layer4, and the modules inside them.')
+        'layer2, layer3, layer4, and the modules inside them.'
+    )
 
 
 def test_a_list_of_modules_is_told_with_what_is_in_it():
@@ -311,14 +327,17 @@ def test_a_layer_that_is_run_more_than_once_is_an_error_at_the_first_batch():
     assert model.backbone.training
 
 
-@pytest.mark.parametrize('wrong, message', [
-    (lambda: ManifoldMixup(alpha=0), 'ManifoldMixup: alpha=0 must be a number above 0'),
-    (lambda: FeatureCutMix(alpha='1'), "FeatureCutMix: alpha='1' must be a number above 0"),
-    (lambda: MoEx(lam=1.5), 'MoEx: lam=1.5 must be a number from 0 to 1'),
-    (lambda: CutMixMoEx(moex_prob=1.2), 'CutMixMoEx: moex_prob=1.2 must be a number from 0 to 1'),
-    (lambda: ManifoldMixup(layers=[]), 'ManifoldMixup: layers=.. must name one layer or more'),
-    (lambda: ManifoldMixup(layers=['layer1', 'layer1']), 'each once'),
-])
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (lambda: ManifoldMixup(alpha=0), 'ManifoldMixup: alpha=0 must be a number above 0'),
+        (lambda: FeatureCutMix(alpha='1'), "FeatureCutMix: alpha='1' must be a number above 0"),
+        (lambda: MoEx(lam=1.5), 'MoEx: lam=1.5 must be a number from 0 to 1'),
+        (lambda: CutMixMoEx(moex_prob=1.2), 'CutMixMoEx: moex_prob=1.2 must be a number from 0 to 1'),
+        (lambda: ManifoldMixup(layers=[]), 'ManifoldMixup: layers=.. must name one layer or more'),
+        (lambda: ManifoldMixup(layers=['layer1', 'layer1']), 'each once'),
+    ],
+)
 def test_a_wrong_setting_is_named(wrong, message):
     with pytest.raises(UserValueError, match=message):
         wrong()

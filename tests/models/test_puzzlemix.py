@@ -1,4 +1,5 @@
 """PuzzleMix against slow, literal readings of its paper, an exact solver of its masks, and in training."""
+
 import copy
 import itertools
 import math
@@ -53,8 +54,14 @@ def net(augments, probs=None, **options):
 # ---------------------------------------------------------------------------------------------------------- saliency
 def small_model():
     return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Dropout(0.5),
-        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 5))
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.Dropout(0.5),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, 5),
+    )
 
 
 def test_saliency_is_the_root_mean_square_of_the_input_gradient():
@@ -64,9 +71,9 @@ def test_saliency_is_the_root_mean_square_of_the_input_gradient():
     found = saliency_map(model, images, scores, model)
     reference = copy.deepcopy(model).eval()
     for sample in range(3):
-        x = images[sample:sample + 1].clone().requires_grad_()
-        F.cross_entropy(reference(x), scores[sample:sample + 1].argmax(1)).backward()
-        assert torch.allclose(found[sample], (x.grad[0]**2).mean(0).sqrt(), rtol=1e-4, atol=1e-9)
+        x = images[sample : sample + 1].clone().requires_grad_()
+        F.cross_entropy(reference(x), scores[sample : sample + 1].argmax(1)).backward()
+        assert torch.allclose(found[sample], (x.grad[0] ** 2).mean(0).sqrt(), rtol=1e-4, atol=1e-9)
 
 
 def test_the_saliency_pass_leaves_no_trace():
@@ -117,11 +124,11 @@ def literal_energy(mask, own, partner, lam, beta, gamma, eta, cell):
     ``own`` and ``partner`` are pixels and pooled saliency.
     """
     blocks, side = len(mask), own[0].shape[-1] // len(mask)
-    images, total = {1: own[0], 0: partner[0]}, 0.
+    images, total = {1: own[0], 0: partner[0]}, 0.0
     for row, column in np.ndindex(mask.shape):
         shown = mask[row, column]
         total += float((partner if shown else own)[1][row, column])  # what is hidden is lost
-        total -= eta / blocks**2 * math.log((lam**2 if shown else (1 - lam)**2) + 1e-8)
+        total -= eta / blocks**2 * math.log((lam**2 if shown else (1 - lam) ** 2) + 1e-8)
         for other_row, other_column in ((row + 1, column), (row, column + 1)):
             if max(other_row, other_column) == blocks:
                 continue
@@ -131,12 +138,12 @@ def literal_energy(mask, own, partner, lam, beta, gamma, eta, cell):
             for begin in range(0, side, cell):
                 if other_row > row:
                     along = slice(column * side + begin, column * side + begin + cell)
-                    a = images[shown][:, other_row * side - cell:other_row * side, along]
-                    b = images[other][:, other_row * side:other_row * side + cell, along]
+                    a = images[shown][:, other_row * side - cell : other_row * side, along]
+                    b = images[other][:, other_row * side : other_row * side + cell, along]
                 else:
                     along = slice(row * side + begin, row * side + begin + cell)
-                    a = images[shown][:, along, other_column * side - cell:other_column * side]
-                    b = images[other][:, along, other_column * side:other_column * side + cell]
+                    a = images[shown][:, along, other_column * side - cell : other_column * side]
+                    b = images[other][:, along, other_column * side : other_column * side + cell]
                 differences += [abs(float(x.mean() - y.mean())) for x, y in zip(a, b)]
             total += beta * gamma / blocks / 16 * sum(differences) / len(differences)
     return total
@@ -145,22 +152,24 @@ def literal_energy(mask, own, partner, lam, beta, gamma, eta, cell):
 @pytest.mark.parametrize('cell, size', [(2, 12), (1, 12), (4, 18)])
 def test_energies_of_masks_are_the_papers_but_for_a_constant(cell, size):
     pixels, lam, index = torch.rand(2, 3, size, size), 0.3, torch.tensor([1, 0])
-    pooled = pool_saliency(torch.rand(2, size, size)**4, 3)
+    pooled = pool_saliency(torch.rand(2, size, size) ** 4, 3)
     settings = dict(beta=1.7, gamma=0.9, eta=0.2)
-    terms = [term[0].double().numpy() for term in mask_energies(
-        pooled, pixels, index, lam, neighbour_size=cell, **settings)]
+    terms = [
+        term[0].double().numpy() for term in mask_energies(pooled, pixels, index, lam, neighbour_size=cell, **settings)
+    ]
     offsets = []
     for bits in itertools.islice(itertools.product((0, 1), repeat=9), 0, 512, 7):
         mask = np.array(bits).reshape(3, 3)
-        literal = literal_energy(mask, (pixels[0], pooled[0]), (pixels[1], pooled[1]), lam,
-                                 cell=math.gcd(cell, size // 3), **settings)
+        literal = literal_energy(
+            mask, (pixels[0], pooled[0]), (pixels[1], pooled[1]), lam, cell=math.gcd(cell, size // 3), **settings
+        )
         offsets.append(energy(2 * (1 - mask), *terms) - literal)
     assert np.ptp(offsets) < 1e-5
 
 
 def test_a_half_costs_the_mean_and_a_quarter_of_the_seam():
     pooled = pool_saliency(torch.rand(1, 8, 8), 4)
-    terms = mask_energies(pooled, torch.rand(1, 3, 8, 8), torch.tensor([0]), 0.5, eta=0.)
+    terms = mask_energies(pooled, torch.rand(1, 3, 8, 8), torch.tensor([0]), 0.5, eta=0.0)
     assert torch.allclose(terms.unary[..., 1], (terms.unary[..., 0] + terms.unary[..., 2]) / 2)
     none, labels = np.zeros((4, 4, 3)), np.zeros((4, 4), int)
     labels[:2] = 1
@@ -169,15 +178,19 @@ def test_a_half_costs_the_mean_and_a_quarter_of_the_seam():
 
 
 def test_the_prior_is_binomial():
-    terms = [mask_energies(torch.full((1, 2, 2), 0.25), torch.zeros(1, 3, 4, 4), torch.tensor([0]), 0.3, labels=4,
-                           eta=eta).unary[0, 0, 0] for eta in (0., 1.)]
+    terms = [
+        mask_energies(
+            torch.full((1, 2, 2), 0.25), torch.zeros(1, 3, 4, 4), torch.tensor([0]), 0.3, labels=4, eta=eta
+        ).unary[0, 0, 0]
+        for eta in (0.0, 1.0)
+    ]
     wanted = [0.3**3, 3 * 0.3**2 * 0.7, 3 * 0.3 * 0.7**2, 0.7**3]
     assert torch.allclose(terms[1] - terms[0], -torch.tensor(wanted).log() / 4, atol=1e-5)
 
 
 def random_terms(blocks, seed):
     generator = torch.Generator().manual_seed(seed)
-    pooled = pool_saliency(torch.rand(2, 16, 16, generator=generator)**3, blocks)
+    pooled = pool_saliency(torch.rand(2, 16, 16, generator=generator) ** 3, blocks)
     pixels = torch.rand(2, 3, 16, 16, generator=generator)
     terms = mask_energies(pooled, pixels, torch.tensor([1, 0]), torch.rand((), generator=generator).item())
     return [term[0].double().numpy() for term in terms]
@@ -229,8 +242,11 @@ def literal_plan(mask, saliency, eps):
     """The paper's algorithm for masked transport, one block at a time: the block at each place that is shown."""
     blocks = len(mask)
     places = list(np.ndindex(blocks, blocks))
-    cost = {(i, j): eps * ((i[0] - j[0])**2 + (i[1] - j[1])**2) / (blocks - 1)**2 - float(saliency[i]) * (mask[j] > 0)
-            for i in places for j in places}
+    cost = {
+        (i, j): eps * ((i[0] - j[0]) ** 2 + (i[1] - j[1]) ** 2) / (blocks - 1) ** 2 - float(saliency[i]) * (mask[j] > 0)
+        for i in places
+        for j in places
+    }
     for _ in range(blocks):
         wish = {i: min(places, key=lambda j, i=i: cost[i, j]) for i in places}
         winner = {}
@@ -247,7 +263,7 @@ def literal_plan(mask, saliency, eps):
 def test_the_plan_is_the_papers(blocks):
     generator = torch.Generator().manual_seed(blocks)
     mask = torch.randint(0, 3, (4, blocks, blocks), generator=generator) / 2
-    saliency = pool_saliency(torch.rand(4, blocks, blocks, generator=generator)**9, blocks)
+    saliency = pool_saliency(torch.rand(4, blocks, blocks, generator=generator) ** 9, blocks)
     plan = transport_plan(mask, saliency, 0.8).reshape(4, blocks, blocks)
     moved = 0
     for sample in range(4):
@@ -259,7 +275,7 @@ def test_the_plan_is_the_papers(blocks):
 
 def test_every_shown_place_has_a_block_of_its_own_also_without_saliency():
     mask = torch.randint(0, 2, (3, 8, 8)).float()
-    saliency = pool_saliency(torch.rand(3, 16, 16)**8, 8)
+    saliency = pool_saliency(torch.rand(3, 16, 16) ** 8, 8)
     saliency[1] = 0
     plan = transport_plan(mask, saliency)
     for sample in range(3):
@@ -273,7 +289,7 @@ def test_a_hidden_salient_block_moves_to_the_next_place_that_is_shown():
     saliency[0, 1, 1], mask[0, :, 2:] = 1, 1
     plan = transport_plan(mask, saliency).reshape(4, 4)
     assert plan[1, 2] == 1 * 4 + 1
-    images = torch.arange(64.).reshape(1, 1, 8, 8)
+    images = torch.arange(64.0).reshape(1, 1, 8, 8)
     moved = transport(images, plan.reshape(1, -1))
     assert moved[0, 0, 2:4, 4:6].equal(images[0, 0, 2:4, 2:4])
     assert moved[0, 0, 6:, 6:].equal(images[0, 0, 6:, 6:])
@@ -285,14 +301,15 @@ def test_blocks_of_images_that_are_not_square_are_moved_whole():
     moved = transport(images, plan)
     for sample, place in np.ndindex(2, 16):
         (row, column), (to_row, to_column) = divmod(plan[sample, place].item(), 4), divmod(place, 4)
-        assert moved[sample, :, to_row * 2:to_row * 2 + 2, to_column * 3:to_column * 3 + 3].equal(
-            images[sample, :, row * 2:row * 2 + 2, column * 3:column * 3 + 3])
+        assert moved[sample, :, to_row * 2 : to_row * 2 + 2, to_column * 3 : to_column * 3 + 3].equal(
+            images[sample, :, row * 2 : row * 2 + 2, column * 3 : column * 3 + 3]
+        )
 
 
 def test_both_images_are_moved_each_by_its_own_saliency_and_mask():
     generator = torch.Generator().manual_seed(3)
     images = torch.rand(2, 3, 16, 16, generator=generator)
-    saliency = F.interpolate(torch.rand(2, 1, 4, 4, generator=generator)**9, scale_factor=4)[:, 0]
+    saliency = F.interpolate(torch.rand(2, 1, 4, 4, generator=generator) ** 9, scale_factor=4)[:, 0]
     labels = iter(torch.randint(0, 3, (2, 4, 4), generator=generator).numpy())
     masks = []
 
@@ -306,8 +323,8 @@ def test_both_images_are_moved_each_by_its_own_saliency_and_mask():
         mask, wanted = 1 - masks[sample] / 2, torch.zeros(3, 16, 16)
         for side, (source, shown) in enumerate(((sample, mask), (1 - sample, 1 - mask))):
             for (row, column), block in literal_plan(shown, pooled[source], 0.8).items():
-                piece = images[source, :, 4 * block[0]:4 * block[0] + 4, 4 * block[1]:4 * block[1] + 4]
-                wanted[:, 4 * row:4 * row + 4, 4 * column:4 * column + 4] += shown[row, column] * piece
+                piece = images[source, :, 4 * block[0] : 4 * block[0] + 4, 4 * block[1] : 4 * block[1] + 4]
+                wanted[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] += shown[row, column] * piece
                 moved[side] += block != (row, column)
         assert torch.allclose(mixed[sample], wanted, atol=1e-6)
     assert all(moved)
@@ -355,8 +372,11 @@ def test_pixels_are_compared_in_the_range_0_to_1(monkeypatch):
     model = net(made)
     bind_augments(model)
     module = sys.modules[PuzzleMix.__module__]
-    monkeypatch.setattr(module, 'puzzle_mix', lambda images, pixels, *args, **kwargs: (
-        seen.append(pixels), puzzle_mix(images, pixels, *args, **kwargs))[1])
+    monkeypatch.setattr(
+        module,
+        'puzzle_mix',
+        lambda images, pixels, *args, **kwargs: (seen.append(pixels), puzzle_mix(images, pixels, *args, **kwargs))[1],
+    )
     data = batch(3)
     model.data_preprocessor(copy.deepcopy(data), training=True)
     assert torch.allclose(seen[0], torch.stack(data['inputs']) / 255, atol=1e-6)
@@ -395,11 +415,20 @@ def test_without_gco_wrapper_binding_says_what_to_install(monkeypatch):
         bind_augments(model)
 
 
-@pytest.mark.parametrize('options, message', [
-    (dict(alpha=0), 'alpha=0 '), (dict(beta=-1), 'beta=-1 '), (dict(gamma='x'), "gamma='x'"),
-    (dict(eta=math.inf), 'eta=inf'), (dict(eps=-0.1), 'eps=-0.1'), (dict(labels=1), 'labels=1 '),
-    (dict(blocks=()), r'blocks=\(\)'), (dict(blocks=[1]), r'blocks=\[1\]'),
-    (dict(neighbour_size=0), 'neighbour_size=0 ')])
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        (dict(alpha=0), 'alpha=0 '),
+        (dict(beta=-1), 'beta=-1 '),
+        (dict(gamma='x'), "gamma='x'"),
+        (dict(eta=math.inf), 'eta=inf'),
+        (dict(eps=-0.1), 'eps=-0.1'),
+        (dict(labels=1), 'labels=1 '),
+        (dict(blocks=()), r'blocks=\(\)'),
+        (dict(blocks=[1]), r'blocks=\[1\]'),
+        (dict(neighbour_size=0), 'neighbour_size=0 '),
+    ],
+)
 def test_bad_arguments_are_named(options, message):
     with pytest.raises(UserValueError, match=f'PuzzleMix: {message}'):
         PuzzleMix(**options)

@@ -1,4 +1,5 @@
 """The augment alone: boxes, pixels, labels, history, and what it refuses."""
+
 import math
 
 import numpy as np
@@ -17,7 +18,7 @@ from mmrm.models.batch_augments import ResizeFillMix
 
 
 def one_hot(number, num_classes=5):
-    return F.one_hot(torch.randint(0, num_classes, (number, )), num_classes).float()
+    return F.one_hot(torch.randint(0, num_classes, (number,)), num_classes).float()
 
 
 class FixedBox:
@@ -122,14 +123,14 @@ def test_empty_box_mixes_nothing_but_updates_the_history(size, lam):
     box = mix.box
     assert mix.lam > 0
     patch = F.interpolate(images, (box.y2 - box.y1, box.x2 - box.x1), mode='nearest')
-    assert torch.equal(third[:, :, box.y1:box.y2, box.x1:box.x2], patch)
+    assert torch.equal(third[:, :, box.y1 : box.y2, box.x1 : box.x2], patch)
 
 
 @given(
-    sizes=st.lists(
-        st.tuples(st.integers(1, 5), st.integers(1, 14), st.integers(1, 14)), min_size=2, max_size=6),
+    sizes=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 14), st.integers(1, 14)), min_size=2, max_size=6),
     alpha=st.floats(0.01, 1.0),
-    seed=st.integers(0, 2**16))
+    seed=st.integers(0, 2**16),
+)
 @settings(deadline=None, max_examples=60)
 def test_equals_the_plain_loops_whatever_the_sizes(sizes, alpha, seed):
     """Batches that grow and shrink, image sizes that change, boxes that are empty."""
@@ -159,8 +160,8 @@ def test_only_as_many_samples_are_mixed_as_both_batches_have(history_size, batch
 
 def test_sample_i_is_paired_with_sample_i():
     augment = RecursiveMix(alpha=1.0, rng=FixedBox(0.9, 8, 8))
-    augment(torch.arange(5.).view(5, 1, 1, 1).expand(5, 3, 16, 16), one_hot(5))
-    mixed, _ = augment(torch.full((5, 3, 16, 16), -1.), one_hot(5))
+    augment(torch.arange(5.0).view(5, 1, 1, 1).expand(5, 3, 16, 16), one_hot(5))
+    mixed, _ = augment(torch.full((5, 3, 16, 16), -1.0), one_hot(5))
     assert [float(image.max()) for image in mixed] == [0, 1, 2, 3, 4]
 
 
@@ -194,7 +195,7 @@ def test_a_model_that_works_in_place_on_its_input_does_not_reach_the_history():
     mixed, _ = augment(torch.zeros(3, 3, 16, 16), one_hot(3))
     box = augment.take_mix().box
     patch = F.interpolate(kept, (box.y2 - box.y1, box.x2 - box.x1), mode='nearest')
-    assert torch.equal(mixed[:, :, box.y1:box.y2, box.x1:box.x2], patch)
+    assert torch.equal(mixed[:, :, box.y1 : box.y2, box.x1 : box.x2], patch)
 
 
 @pytest.mark.parametrize('memory_format', [torch.contiguous_format, torch.channels_last])
@@ -218,7 +219,7 @@ def test_resize_fill_mix_is_cutmix_with_resizing():
     augment = BATCH_AUGMENTS.build(dict(type='ResizeFillMix'))
     shares = []
     for _ in range(300):
-        images = torch.arange(1., 7).view(6, 1, 1, 1).expand(6, 3, 32, 32)
+        images = torch.arange(1.0, 7).view(6, 1, 1, 1).expand(6, 3, 32, 32)
         labels = torch.eye(6)
         mixed, scores = augment(images, labels)
         mix = augment.take_mix()
@@ -261,9 +262,21 @@ def test_two_augments_have_two_histories():
     assert torch.equal(other(images, one_hot(2))[0], images)
 
 
-@pytest.mark.parametrize('argument, value', [('alpha', 0), ('alpha', -0.5), ('alpha', 1.5), ('alpha', float('nan')),
-                                             ('alpha', '0.5'), ('interpolation', 'bicubic'), ('num_classes', 0),
-                                             ('num_classes', True), ('num_classes', '10'), ('rng', 7)])
+@pytest.mark.parametrize(
+    'argument, value',
+    [
+        ('alpha', 0),
+        ('alpha', -0.5),
+        ('alpha', 1.5),
+        ('alpha', float('nan')),
+        ('alpha', '0.5'),
+        ('interpolation', 'bicubic'),
+        ('num_classes', 0),
+        ('num_classes', True),
+        ('num_classes', '10'),
+        ('rng', 7),
+    ],
+)
 def test_bad_argument_is_named(argument, value):
     with pytest.raises((ValueError, TypeError), match=f'RecursiveMix: {argument}={value!r}'):
         RecursiveMix(**{argument: value})

@@ -1,4 +1,5 @@
 """StyleCutMix against slow, literal readings of its paper, with style networks of the right shapes, and in training."""
+
 import copy
 
 import numpy as np
@@ -24,18 +25,37 @@ from mmrm.regularisers.stylecutmix import (
 from mmrm.utils.errors import UserError, UserFileError, UserTypeError, UserValueError
 
 # Layer of the published files -> channels in, out, kernel.
-VGG = {0: (3, 3, 1), 2: (3, 64, 3), 5: (64, 64, 3), 9: (64, 128, 3), 12: (128, 128, 3), 16: (128, 256, 3),
-       19: (256, 256, 3), 22: (256, 256, 3), 25: (256, 256, 3), 29: (256, 512, 3)}
+VGG = {
+    0: (3, 3, 1),
+    2: (3, 64, 3),
+    5: (64, 64, 3),
+    9: (64, 128, 3),
+    12: (128, 128, 3),
+    16: (128, 256, 3),
+    19: (256, 256, 3),
+    22: (256, 256, 3),
+    25: (256, 256, 3),
+    29: (256, 512, 3),
+}
 DEEPER = dict.fromkeys((32, 35, 38, 42, 45, 48, 51), (512, 512, 3))
-DECODER = {1: (512, 256, 3), 5: (256, 256, 3), 8: (256, 256, 3), 11: (256, 256, 3), 14: (256, 128, 3),
-           18: (128, 128, 3), 21: (128, 64, 3), 25: (64, 64, 3), 28: (64, 3, 3)}
+DECODER = {
+    1: (512, 256, 3),
+    5: (256, 256, 3),
+    8: (256, 256, 3),
+    11: (256, 256, 3),
+    14: (256, 128, 3),
+    18: (128, 128, 3),
+    21: (128, 64, 3),
+    25: (64, 64, 3),
+    28: (64, 3, 3),
+}
 
 
 def weights(layers, seed=0):
     """Weights of the published shapes that neither blow up nor vanish."""
     generator, found = torch.Generator().manual_seed(seed), {}
     for layer, (inner, outer, kernel) in layers.items():
-        scale = (2 / (inner * kernel**2))**0.5
+        scale = (2 / (inner * kernel**2)) ** 0.5
         found[f'{layer}.weight'] = scale * torch.randn(outer, inner, kernel, kernel, generator=generator)
         found[f'{layer}.bias'] = 0.1 * torch.randn(outer, generator=generator)
     return found
@@ -59,14 +79,21 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def options(files):
-    return dict(type='StyleCutMix', encoder=str(files / 'vgg_normalised.pth'), decoder=str(files / 'decoder.pth'),
-                distances=str(files / 'distances.pt'), size=32)
+    return dict(
+        type='StyleCutMix',
+        encoder=str(files / 'vgg_normalised.pth'),
+        decoder=str(files / 'decoder.pth'),
+        distances=str(files / 'distances.pt'),
+        size=32,
+    )
 
 
 def small_networks():
     """Something that takes images to features an eighth as large, and back."""
-    return (torch.nn.Sequential(torch.nn.Conv2d(3, 8, 8, stride=8), torch.nn.ReLU()).requires_grad_(False),
-            torch.nn.ConvTranspose2d(8, 3, 8, stride=8).requires_grad_(False))
+    return (
+        torch.nn.Sequential(torch.nn.Conv2d(3, 8, 8, stride=8), torch.nn.ReLU()).requires_grad_(False),
+        torch.nn.ConvTranspose2d(8, 3, 8, stride=8).requires_grad_(False),
+    )
 
 
 def net(augments, probs=None, **options):
@@ -98,11 +125,11 @@ def test_the_mixed_image_is_the_papers(box):
     found = style_cut_mix(images, index, box, style, gamma, encoder, decoder, 32)
     large = F.interpolate(images, (32, 32), mode='bilinear')
     content = torch.zeros(32, 32)
-    content[box.y1:box.y2, box.x1:box.x2] = 1
+    content[box.y1 : box.y2, box.x1 : box.x2] = 1
     # The paper's four-fold mix: t of (content 1, style 1), the rest of the shares to the other three.
     both = torch.clamp(content + style - 1, min=0)
     for sample in range(3):
-        x1, x2, g = large[sample:sample + 1], large[index[sample]:index[sample] + 1], gamma[sample]
+        x1, x2, g = large[sample : sample + 1], large[index[sample] : index[sample] + 1], gamma[sample]
         f1, f2 = encoder(x1), encoder(x2)
         g12 = g * x1 + (1 - g) * decoder(adain(f1, f2))
         g21 = g * x2 + (1 - g) * decoder(adain(f2, f1))
@@ -124,7 +151,7 @@ def test_the_label_weighs_content_and_style():
 
 
 def test_gamma_grows_with_the_distance_of_the_classes():
-    distances = torch.tensor([[0., 1.5], [1.5, 0.]])
+    distances = torch.tensor([[0.0, 1.5], [1.5, 0.0]])
     gamma = style_gamma(distances, torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0]), delta=3.0)
     assert torch.allclose(gamma, torch.tanh(torch.tensor([2.0, 1.5, 1.5]) / 3))
 
@@ -140,7 +167,8 @@ def test_a_size_of_seven_times_the_image_leaves_pixels_as_they_are():
 def test_the_networks_have_the_published_layout(networks):
     for network, layers in zip(networks, (VGG, DECODER)):
         assert {key: tuple(value.shape) for key, value in network.state_dict().items()} == {
-            key: tuple(value.shape) for key, value in weights(layers).items()}
+            key: tuple(value.shape) for key, value in weights(layers).items()
+        }
         assert not network.training and not any(parameter.requires_grad for parameter in network.parameters())
     features = networks[0](torch.rand(1, 3, 16, 24))
     assert features.shape == (1, 512, 2, 3) and (features >= 0).all()
@@ -224,7 +252,8 @@ def test_far_classes_are_mixed_as_by_cutmix(options):
         share = (pixels[sample] == sample).float().mean().item()
         partner = next((int(each) for each in shown if each != sample), sample)
         wanted = share * F.one_hot(torch.tensor(labels[sample]), 5) + (1 - share) * F.one_hot(
-            torch.tensor(labels[partner]), 5)
+            torch.tensor(labels[partner]), 5
+        )
         assert len(shown) <= 2 and torch.allclose(ready['data_samples'][sample].gt_score, wanted, atol=1e-5)
 
 
@@ -245,8 +274,11 @@ def test_the_style_network_is_no_part_of_the_model(options):
     bind_augments(model)
     step(model, batch(3))
     assert set(model.state_dict()) == before
-    assert all(parameter.grad is None for network in model.data_preprocessor.batch_augments.augments[0]._networks
-               for parameter in network.parameters())
+    assert all(
+        parameter.grad is None
+        for network in model.data_preprocessor.batch_augments.augments[0]._networks
+        for parameter in network.parameters()
+    )
 
 
 def test_it_works_under_autocast_and_on_one_sample(options):
@@ -295,19 +327,32 @@ def test_a_state_dict_inside_a_checkpoint_is_found(options, files, tmp_path):
     bind_augments(net({**options, 'decoder': str(tmp_path / 'decoder.pth.tar')}))
 
 
-@pytest.mark.parametrize('distances, message', [
-    ([[0.] * 4] * 4, r'5 x 5.*has shape \(4, 4\)'), ([[0., 1.], [1.]], 'rows of numbers of one length'),
-    ([[float('nan')] * 5] + [[0.] * 5] * 4, 'no distance for classes 0 ')])
+@pytest.mark.parametrize(
+    'distances, message',
+    [
+        ([[0.0] * 4] * 4, r'5 x 5.*has shape \(4, 4\)'),
+        ([[0.0, 1.0], [1.0]], 'rows of numbers of one length'),
+        ([[float('nan')] * 5] + [[0.0] * 5] * 4, 'no distance for classes 0 '),
+    ],
+)
 def test_distances_that_do_not_fit_stop_before_training(options, distances, message):
     with pytest.raises(UserValueError, match=f'StyleCutMix: distances.*{message}'):
         bind_augments(net({**options, 'distances': distances}))
 
 
-@pytest.mark.parametrize('changed, kind, message', [
-    (dict(encoder=None), UserTypeError, 'encoder=None'), (dict(distances=3), UserTypeError, 'distances=3'),
-    (dict(r=1.2), UserValueError, 'r=1.2'), (dict(delta=0), UserValueError, 'delta=0'),
-    (dict(alpha=-1), UserValueError, 'alpha=-1'), (dict(same_class=-1), UserValueError, 'same_class=-1'),
-    (dict(size=30), UserValueError, 'size=30'), (dict(size=8), UserValueError, 'size=8')])
+@pytest.mark.parametrize(
+    'changed, kind, message',
+    [
+        (dict(encoder=None), UserTypeError, 'encoder=None'),
+        (dict(distances=3), UserTypeError, 'distances=3'),
+        (dict(r=1.2), UserValueError, 'r=1.2'),
+        (dict(delta=0), UserValueError, 'delta=0'),
+        (dict(alpha=-1), UserValueError, 'alpha=-1'),
+        (dict(same_class=-1), UserValueError, 'same_class=-1'),
+        (dict(size=30), UserValueError, 'size=30'),
+        (dict(size=8), UserValueError, 'size=8'),
+    ],
+)
 def test_bad_arguments_are_named(changed, kind, message):
     with pytest.raises(kind, match=f'StyleCutMix: {message}'):
         StyleCutMix(**{**dict(encoder='a', decoder='b', distances='c'), **changed})

@@ -1,4 +1,5 @@
 """Each regulariser's arithmetic against a slow, literal reading of its paper, and against other packages' operators."""
+
 import ast
 import itertools
 from pathlib import Path
@@ -35,8 +36,13 @@ def features(*shape, seed=0, dtype=torch.float64):
 def test_the_functions_need_no_openmmlab():
     for path in Path(mmrm.regularisers.__file__).parent.glob('*.py'):
         for node in ast.walk(ast.parse(path.read_text())):
-            names = ([alias.name for alias in node.names] if isinstance(node, ast.Import) else
-                     [node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module]
+                if isinstance(node, ast.ImportFrom) and not node.level
+                else []
+            )
             assert not any(name.startswith(('mmpretrain', 'mmengine', 'mmcv')) for name in names), path
 
 
@@ -104,7 +110,7 @@ def test_moex_is_a_loop_over_positions():
 
     def of(vector):
         mean = sum(vector) / len(vector)
-        return mean, (sum((v - mean)**2 for v in vector) / (len(vector) - 1) + 1e-5)**0.5
+        return mean, (sum((v - mean) ** 2 for v in vector) / (len(vector) - 1) + 1e-5) ** 0.5
 
     for i, h, w in itertools.product(range(3), range(2), range(3)):
         mean_a, std_a = of(x[i, :, h, w].tolist())
@@ -164,7 +170,7 @@ def test_what_is_dropped_is_the_union_of_blocks_inside_the_map(block):
     begins = torch.empty(1, 1, 10 - block, 12 - block).bernoulli_(gamma(0.4, block, 9, 11))[0, 0]
     expected = torch.ones(9, 11)
     for h, w in torch.nonzero(begins).tolist():
-        expected[h:h + block, w:w + block] = 0
+        expected[h : h + block, w : w + block] = 0
     assert begins.any() and mask.equal(expected)
 
 

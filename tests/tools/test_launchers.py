@@ -1,4 +1,5 @@
 """The launchers as a user starts them: real processes, two nodes on one machine, kill -9, a Slurm that records."""
+
 import json
 import os
 import re
@@ -21,11 +22,23 @@ TOOLS = Path(__file__).parents[2] / 'tools'
 @pytest.fixture
 def environment(tmp_path):
     """The environment of a launcher: this interpreter, the CPU, no settings of another run."""
-    names = ('NNODES', 'NODE_RANK', 'MASTER_ADDR', 'MASTER_PORT', 'PORT', 'MMRM_PARENT', 'MMRM_TRACEBACK', 'SRUN_ARGS',
-             'GPUS', 'GPUS_PER_NODE', 'CPUS_PER_TASK')
+    names = (
+        'NNODES',
+        'NODE_RANK',
+        'MASTER_ADDR',
+        'MASTER_PORT',
+        'PORT',
+        'MMRM_PARENT',
+        'MMRM_TRACEBACK',
+        'SRUN_ARGS',
+        'GPUS',
+        'GPUS_PER_NODE',
+        'CPUS_PER_TASK',
+    )
     env = {name: value for name, value in os.environ.items() if name not in names and not name.startswith('SLURM_')}
-    return dict(env, PYTHON=sys.executable, MMRM_DEVICE='cpu', CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1',
-                MKL_NUM_THREADS='1')
+    return dict(
+        env, PYTHON=sys.executable, MMRM_DEVICE='cpu', CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1', MKL_NUM_THREADS='1'
+    )
 
 
 def start(log: Path, env: dict, *command, cwd=None) -> subprocess.Popen:
@@ -83,7 +96,7 @@ def test_two_processes_killed_in_mid_epoch_resume_where_they_were(tmp_path, envi
     assert [len(losses(after, epoch)) for epoch in (1, 2, 3, 4, 5)] == [0, 0, 32, 32, 0]
     # The loss goes on where it was, number for number, also through what the kill made the run repeat.
     repeated = losses(before, 3)
-    assert losses(after, 3)[:len(repeated)] == repeated
+    assert losses(after, 3)[: len(repeated)] == repeated
     checkpoint = read_checkpoint(work / 'epoch_4.pth')
     assert (checkpoint['meta']['epoch'], checkpoint['meta']['iter']) == (4, 128)
 
@@ -114,8 +127,16 @@ def test_train_and_test_from_another_folder(tmp_path, environment):
         assert start(log, env, *train, cwd='/').wait() == 2
         assert '--device cpu' in log.read_text() and 'Traceback' not in log.read_text() and not work.exists()
     assert start(log, environment, *train, '--device', 'cpu', cwd='/').wait() == 0, log.read_text()[-3000:]
-    test = (sys.executable, TOOLS / 'test.py', config, 'work/epoch_1.pth', '--work-dir', 'work', '--out',
-            'metrics.json')
+    test = (
+        sys.executable,
+        TOOLS / 'test.py',
+        config,
+        'work/epoch_1.pth',
+        '--work-dir',
+        'work',
+        '--out',
+        'metrics.json',
+    )
     assert start(log, environment, *test, cwd=tmp_path).wait() == 0, log.read_text()[-3000:]
     assert set(json.loads((tmp_path / 'metrics.json').read_text())) == {'accuracy/top1'}
 
@@ -131,7 +152,7 @@ def test_python_chooses_the_interpreter(tmp_path, environment, script, task):
 def test_kill_in_mid_checkpoint_leaves_the_older_one(tmp_path, environment):
     """With ``max_keep_ckpts=1``, where mmengine itself removes the older one first."""
     config, work, log = write_run(tmp_path, epochs=2), tmp_path / 'work', tmp_path / 'log'
-    code = ('''
+    code = """
 import os, signal, sys
 import mmrm.apis.launch
 from mmengine.fileio import LocalBackend
@@ -143,7 +164,7 @@ def put_half(self, data, path):
     put(self, data, path)
 LocalBackend.put = put_half
 mmrm.apis.launch.train(sys.argv[1:])
-''')
+"""
     command = (config, '--work-dir', work)
     assert start(log, environment, sys.executable, '-c', code, *command).wait() == -signal.SIGKILL, log.read_text()
     assert [path.name for path in work.glob('epoch_*.pth')] == ['epoch_1.pth']
@@ -174,23 +195,34 @@ class Poison(Hook):
 def test_a_loss_that_is_nan_in_one_process_ends_both_with_one_message(tmp_path, environment, free_port):
     """Iterations 4, 5 and 6 of process 1; the processes agree every 5 iterations, so both end at the tenth."""
     (tmp_path / 'poison.py').write_text(POISON)
-    more = ("custom_imports['imports'].append('poison')\n"
-            "custom_hooks += [dict(type='Poison'), dict(type='NonFiniteLossHook', interval=5)]\n")
+    more = (
+        "custom_imports['imports'].append('poison')\n"
+        "custom_hooks += [dict(type='Poison'), dict(type='NonFiniteLossHook', interval=5)]\n"
+    )
     config, log = write_run(tmp_path, epochs=2, images=128, more=more), tmp_path / 'log'
     env = dict(environment, PORT=str(free_port), PYTHONPATH=f'{tmp_path}:{os.environ.get("PYTHONPATH", "")}')
     run = start(log, env, TOOLS / 'dist_train.sh', config, 2, '--work-dir', tmp_path / 'work')
     assert run.wait(timeout=300) in DIVERGED, log.read_text()[-3000:]
     text = log.read_text()
     assert 'Traceback' not in text and len(losses(text, 1)) == 10
-    error, = set(re.findall('^error: .*', text, re.M))  # on a slow machine the second process tells it too
+    (error,) = set(re.findall('^error: .*', text, re.M))  # on a slow machine the second process tells it too
     assert 'the loss of process 1 was not finite in 7 iterations in a row, from iteration 4 on' in error
 
 
 @pytest.mark.slow
 def test_a_learning_rate_of_1e8_ends_two_processes_at_the_same_place(tmp_path, environment, free_port):
     config, log = write_run(tmp_path, epochs=3, images=32), tmp_path / 'log'
-    run = start(log, dict(environment, PORT=str(free_port)), TOOLS / 'dist_train.sh', config, 2, '--work-dir',
-                tmp_path / 'work', '--cfg-options', 'optim_wrapper.optimizer.lr=1e8')
+    run = start(
+        log,
+        dict(environment, PORT=str(free_port)),
+        TOOLS / 'dist_train.sh',
+        config,
+        2,
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        'optim_wrapper.optimizer.lr=1e8',
+    )
     assert run.wait(timeout=300) in DIVERGED, log.read_text()[-3000:]
     assert len(set(re.findall('^error: training was stopped: the loss.*', log.read_text(), re.M))) == 1
     assert not list((tmp_path / 'work').glob('*.pth'))
@@ -199,7 +231,7 @@ def test_a_learning_rate_of_1e8_ends_two_processes_at_the_same_place(tmp_path, e
 @pytest.mark.slow
 def test_kill_between_two_best_checkpoints_leaves_one_at_the_next_start(tmp_path, environment):
     config, work, log = write_run(tmp_path, epochs=2), tmp_path / 'work', tmp_path / 'log'
-    code = ('''
+    code = """
 import os, signal, sys
 import mmrm.apis.launch
 from mmengine.hooks import CheckpointHook
@@ -212,7 +244,7 @@ def save_and_die(self, out_dir, filename, *args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
 Runner.save_checkpoint = save_and_die
 mmrm.apis.launch.train(sys.argv[1:])
-''')
+"""
     command = (config, '--work-dir', work)
     assert start(log, environment, sys.executable, '-c', code, *command).wait() == -signal.SIGKILL, log.read_text()
     assert len(list(work.glob('best_*.pth'))) == 2
@@ -256,8 +288,17 @@ def test_process_that_dies_ends_the_run_with_one_line(tmp_path, environment, fre
 def test_mistake_found_by_all_processes_is_told_once(tmp_path, environment, free_port):
     config, log = write_run(tmp_path, epochs=1), tmp_path / 'log'
     env = dict(environment, PORT=str(free_port))
-    run = start(log, env, TOOLS / 'dist_train.sh', config, 2, '--work-dir', tmp_path / 'work', '--cfg-options',
-                'model.backbone.type=ResNett')
+    run = start(
+        log,
+        env,
+        TOOLS / 'dist_train.sh',
+        config,
+        2,
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        'model.backbone.type=ResNett',
+    )
     assert run.wait() == 2
     text = log.read_text()
     assert 'Traceback' not in text and len(re.findall('^error: .*ResNett', text, re.M)) == 1
@@ -271,8 +312,18 @@ def test_nodes_that_do_not_share_the_work_dir_do_not_resume_apart(tmp_path, envi
 
     def run(epochs):
         nodes = [
-            start(log, dict(env, NODE_RANK=str(rank)), TOOLS / 'dist_train.sh', config, 1, '--work-dir',
-                  tmp_path / f'work{rank}', '--resume', '--cfg-options', f'train_cfg.max_epochs={epochs}')
+            start(
+                log,
+                dict(env, NODE_RANK=str(rank)),
+                TOOLS / 'dist_train.sh',
+                config,
+                1,
+                '--work-dir',
+                tmp_path / f'work{rank}',
+                '--resume',
+                '--cfg-options',
+                f'train_cfg.max_epochs={epochs}',
+            )
             for rank, log in enumerate(logs)
         ]
         return [node.wait() for node in nodes]
@@ -313,13 +364,42 @@ def test_slurm_asks_for_the_gpus_and_passes_the_options_on(tmp_path, slurm):
     config = tmp_path / 'a config.py'
     config.write_text('')
     env = dict(slurm, GPUS='16', CPUS_PER_TASK='3', SRUN_ARGS='--qos=long --exclusive', MMRM_DEVICE='')
-    command = [TOOLS / 'slurm_train.sh', 'gpu', 'my job', config, tmp_path / 'work', '--seed', '1', '--cfg-options',
-               'a=b c']
+    command = [
+        TOOLS / 'slurm_train.sh',
+        'gpu',
+        'my job',
+        config,
+        tmp_path / 'work',
+        '--seed',
+        '1',
+        '--cfg-options',
+        'a=b c',
+    ]
     subprocess.run([str(word) for word in command], env=env, check=True, cwd=tmp_path)
     assert (tmp_path / 'srun.txt').read_text().splitlines() == [
-        '-p', 'gpu', '--job-name=my job', '--gres=gpu:8', '--ntasks=16', '--ntasks-per-node=8', '--cpus-per-task=3',
-        '--kill-on-bad-exit=1', '--qos=long', '--exclusive', sys.executable, '-u', str(TOOLS / 'train.py'), str(config),
-        '--work-dir', str(tmp_path / 'work'), '--seed', '1', '--cfg-options', 'a=b c', '--launcher', 'slurm']
+        '-p',
+        'gpu',
+        '--job-name=my job',
+        '--gres=gpu:8',
+        '--ntasks=16',
+        '--ntasks-per-node=8',
+        '--cpus-per-task=3',
+        '--kill-on-bad-exit=1',
+        '--qos=long',
+        '--exclusive',
+        sys.executable,
+        '-u',
+        str(TOOLS / 'train.py'),
+        str(config),
+        '--work-dir',
+        str(tmp_path / 'work'),
+        '--seed',
+        '1',
+        '--cfg-options',
+        'a=b c',
+        '--launcher',
+        'slurm',
+    ]
 
 
 def test_slurm_test_and_the_cpu(tmp_path, slurm):
@@ -328,20 +408,44 @@ def test_slurm_test_and_the_cpu(tmp_path, slurm):
     command = [TOOLS / 'slurm_test.sh', 'cpu', 'job', 'config.py', 'a.pth', '--out', 'b.json']
     subprocess.run([str(word) for word in command], env=dict(slurm, GPUS='2'), check=True, cwd=tmp_path)
     assert (tmp_path / 'srun.txt').read_text().splitlines() == [
-        '-p', 'cpu', '--job-name=job', '--ntasks=2', '--ntasks-per-node=2', '--cpus-per-task=5', '--kill-on-bad-exit=1',
-        sys.executable, '-u', str(TOOLS / 'test.py'), 'config.py', 'a.pth', '--out', 'b.json', '--launcher', 'slurm']
+        '-p',
+        'cpu',
+        '--job-name=job',
+        '--ntasks=2',
+        '--ntasks-per-node=2',
+        '--cpus-per-task=5',
+        '--kill-on-bad-exit=1',
+        sys.executable,
+        '-u',
+        str(TOOLS / 'test.py'),
+        'config.py',
+        'a.pth',
+        '--out',
+        'b.json',
+        '--launcher',
+        'slurm',
+    ]
 
 
-@pytest.mark.parametrize('env, argv, named', [
-    (dict(GPUS='0'), ('gpu', 'job', 'config.py'), 'GPUS=0'),
-    (dict(GPUS_PER_NODE='many'), ('gpu', 'job', 'config.py'), 'GPUS_PER_NODE=many'),
-    ({}, ('gpu', 'job', 'missing.py'), 'missing.py does not exist'),
-    ({}, ('gpu', 'job'), 'usage'),
-])
+@pytest.mark.parametrize(
+    'env, argv, named',
+    [
+        (dict(GPUS='0'), ('gpu', 'job', 'config.py'), 'GPUS=0'),
+        (dict(GPUS_PER_NODE='many'), ('gpu', 'job', 'config.py'), 'GPUS_PER_NODE=many'),
+        ({}, ('gpu', 'job', 'missing.py'), 'missing.py does not exist'),
+        ({}, ('gpu', 'job'), 'usage'),
+    ],
+)
 def test_slurm_mistakes_are_told_before_a_job_is_queued(tmp_path, slurm, env, argv, named):
     (tmp_path / 'config.py').write_text('')
-    run = subprocess.run([str(TOOLS / 'slurm_train.sh'), *argv], env=dict(slurm, **env), cwd=tmp_path,
-                         capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [str(TOOLS / 'slurm_train.sh'), *argv],
+        env=dict(slurm, **env),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 2 and named in run.stderr and len(run.stderr.splitlines()) == 1
     assert not (tmp_path / 'srun.txt').exists()
 
@@ -352,8 +456,14 @@ def test_without_slurm_the_message_names_the_other_way(tmp_path, environment):
     for name in ('bash', 'dirname', 'env'):
         found = subprocess.run(['bash', '-c', f'command -v {name}'], capture_output=True, text=True, check=True)
         (tmp_path / name).symlink_to(found.stdout.strip())
-    run = subprocess.run([str(TOOLS / 'slurm_train.sh'), 'gpu', 'job', 'config.py'], cwd=tmp_path, capture_output=True,
-                         env=dict(environment, PATH=str(tmp_path)), text=True, check=False)
+    run = subprocess.run(
+        [str(TOOLS / 'slurm_train.sh'), 'gpu', 'job', 'config.py'],
+        cwd=tmp_path,
+        capture_output=True,
+        env=dict(environment, PATH=str(tmp_path)),
+        text=True,
+        check=False,
+    )
     assert run.returncode == 2 and 'dist_train.sh' in run.stderr
 
 
@@ -361,13 +471,13 @@ def test_without_slurm_the_message_names_the_other_way(tmp_path, environment):
 def test_slurm_processes_find_each_other(tmp_path, slurm, free_port):
     """An ``srun`` that starts the tasks on this machine, with the variables that Slurm sets."""
     config, work = write_run(tmp_path, epochs=1), tmp_path / 'work'
-    (tmp_path / 'bin/srun').write_text('''#!/usr/bin/env bash
+    (tmp_path / 'bin/srun').write_text("""#!/usr/bin/env bash
 while [ "${1#-}" != "$1" ]; do [ "$1" = -p ] && shift; shift; done
 for task in 0 1; do
     SLURM_PROCID=$task SLURM_LOCALID=$task SLURM_NTASKS=2 SLURM_NODELIST=node "$@" & pids="$pids $!"
 done
 for pid in $pids; do wait $pid || exit; done
-''')
+""")
     (tmp_path / 'bin/scontrol').write_text('#!/usr/bin/env bash\necho 127.0.0.1\necho other\n')
     (tmp_path / 'bin/scontrol').chmod(0o755)
     log = tmp_path / 'log'

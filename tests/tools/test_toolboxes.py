@@ -1,4 +1,5 @@
 """The toolboxes' own train.py takes the configs: what a run needs is in the config, not in the tools here."""
+
 import importlib.util
 import os
 import subprocess
@@ -23,9 +24,22 @@ def test_a_config_trains_under_the_toolboxes_own_tool(toolbox, config, world, tm
     if not tool.is_file():
         pytest.skip(f'{toolbox} is installed without its tools')
     done = subprocess.run(
-        [sys.executable, str(tool), str(shipped() / f'configs/demo/{config}.py'), '--work-dir', str(tmp_path / 'run'),
-         '--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1', 'model.init_cfg=None'],
+        [
+            sys.executable,
+            str(tool),
+            str(shipped() / f'configs/demo/{config}.py'),
+            '--work-dir',
+            str(tmp_path / 'run'),
+            '--cfg-options',
+            'train_cfg.max_epochs=1',
+            'train_cfg.val_interval=1',
+            'model.init_cfg=None',
+        ],
         env={**os.environ, 'MMRM_WORLD': str(world), 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''},
-        cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / 'run' / 'epoch_1.pth').is_file()

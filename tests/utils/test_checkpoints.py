@@ -1,4 +1,5 @@
 """Every way in which a checkpoint file can be wrong has its own message, and no file is executed."""
+
 import argparse
 import io
 import os
@@ -35,8 +36,11 @@ def same(a: dict, b: dict) -> bool:
 @pytest.mark.parametrize('as_str', [False, True])
 def test_weights_come_back_in_both_formats_of_torch(old_format, as_str, tmp_path):
     saved, path = weights(), tmp_path / 'weights.pth'
-    torch.save(dict(state_dict=saved, meta=dict(epoch=3, names=('a', 'b'), none=None)), path,
-               _use_new_zipfile_serialization=not old_format)
+    torch.save(
+        dict(state_dict=saved, meta=dict(epoch=3, names=('a', 'b'), none=None)),
+        path,
+        _use_new_zipfile_serialization=not old_format,
+    )
     back = read_checkpoint(str(path) if as_str else path)
     assert same(back['state_dict'], saved)
     assert back['meta'] == dict(epoch=3, names=('a', 'b'), none=None)
@@ -49,14 +53,17 @@ def test_safetensors_come_back_as_a_dict_of_tensors(tmp_path):
     assert same(read_checkpoint(tmp_path / 'weights.safetensors'), saved)
 
 
-@pytest.mark.parametrize('change, told', [
-    (lambda data: data[:len(data) // 4], 'is truncated: its header is'),
-    (lambda data: data[:-1], r'is truncated: by its header it should have \d+ bytes, it has'),
-    (lambda data: data + b'more', r'is damaged: by its header it should have \d+ bytes'),
-    (lambda data: data.replace(b'"data_offsets"', b'"date_offsets"'), 'is damaged: its header cannot be read'),
-    (lambda data: data.replace(b'"F32"', b'"F99"'), 'is truncated or damaged'),
-    (lambda data: b'<html>not found</html>', 'is text, not a checkpoint'),
-])
+@pytest.mark.parametrize(
+    'change, told',
+    [
+        (lambda data: data[: len(data) // 4], 'is truncated: its header is'),
+        (lambda data: data[:-1], r'is truncated: by its header it should have \d+ bytes, it has'),
+        (lambda data: data + b'more', r'is damaged: by its header it should have \d+ bytes'),
+        (lambda data: data.replace(b'"data_offsets"', b'"date_offsets"'), 'is damaged: its header cannot be read'),
+        (lambda data: data.replace(b'"F32"', b'"F99"'), 'is truncated or damaged'),
+        (lambda data: b'<html>not found</html>', 'is text, not a checkpoint'),
+    ],
+)
 def test_safetensors_have_a_header_and_a_length_to_be_checked(change, told, tmp_path):
     safetensors = pytest.importorskip('safetensors.torch')
     safetensors.save_file(weights(), tmp_path / 'weights.safetensors')
@@ -114,8 +121,10 @@ def _forbidden(path, *args, **kwargs):
     raise PermissionError(13, 'Permission denied', str(path))
 
 
-@pytest.mark.parametrize('text', ['<!DOCTYPE html>\n<html>404</html>', 'version https://git-lfs.github.com/spec/v1\n',
-                                  'Zugriff verweigert: zurück'])
+@pytest.mark.parametrize(
+    'text',
+    ['<!DOCTYPE html>\n<html>404</html>', 'version https://git-lfs.github.com/spec/v1\n', 'Zugriff verweigert: zurück'],
+)
 def test_text_in_place_of_the_file_is_quoted(text, tmp_path):
     (tmp_path / 'page.pth').write_text(text, encoding='utf-8')
     with pytest.raises(UserFileError, match=r'page.pth is text, not a checkpoint: it begins with') as error:
@@ -130,12 +139,15 @@ def test_other_bytes_are_shown(tmp_path):
 
 
 @pytest.mark.parametrize('old_format', [False, True])
-@pytest.mark.parametrize('part', [.02, .3, .6, .98])
+@pytest.mark.parametrize('part', [0.02, 0.3, 0.6, 0.98])
 def test_truncated_file_wherever_it_ends(part, old_format, tmp_path):
-    torch.save(dict(state_dict={str(i): torch.randn(40, 40) for i in range(9)}), tmp_path / 'whole.pth',
-               _use_new_zipfile_serialization=not old_format)
+    torch.save(
+        dict(state_dict={str(i): torch.randn(40, 40) for i in range(9)}),
+        tmp_path / 'whole.pth',
+        _use_new_zipfile_serialization=not old_format,
+    )
     data = (tmp_path / 'whole.pth').read_bytes()
-    (tmp_path / 'half.pth').write_bytes(data[:int(part * len(data))])
+    (tmp_path / 'half.pth').write_bytes(data[: int(part * len(data))])
     with pytest.raises(UserFileError, match=r'half.pth is truncated'):
         read_checkpoint(tmp_path / 'half.pth')
 
@@ -154,12 +166,11 @@ def test_torchscript_program(tmp_path):
 
 
 class Harm:
-
     def __init__(self, marker):
         self.marker = marker
 
     def __reduce__(self):
-        return os.system, (f'touch "{self.marker}"', )
+        return os.system, (f'touch "{self.marker}"',)
 
 
 def test_tar_file_is_refused_before_torch_sees_it(tmp_path, monkeypatch):
@@ -178,8 +189,12 @@ def test_tar_file_is_refused_before_torch_sees_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize('protocol', [2, 4])
 @pytest.mark.parametrize('old_format', [False, True])
 def test_harmful_checkpoint_is_named_and_not_executed(protocol, old_format, tmp_path):
-    torch.save(dict(state_dict=weights(), args=Harm(tmp_path / 'marker')), tmp_path / 'harmful.pth',
-               pickle_protocol=protocol, _use_new_zipfile_serialization=not old_format)
+    torch.save(
+        dict(state_dict=weights(), args=Harm(tmp_path / 'marker')),
+        tmp_path / 'harmful.pth',
+        pickle_protocol=protocol,
+        _use_new_zipfile_serialization=not old_format,
+    )
     with pytest.raises(UserFileError, match=r'posix.system|nt.system') as error:
         read_checkpoint(tmp_path / 'harmful.pth')
     assert 'would execute code' in str(error.value)
@@ -197,7 +212,7 @@ def test_plain_pickle_is_not_executed(tmp_path):
 @pytest.mark.parametrize('whole_model', [False, True])
 def test_the_command_in_the_message_converts_a_trusted_file(whole_model, tmp_path):
     path = tmp_path / "it's a model.pth"  # quoting counts
-    content = torch.nn.Linear(3, 2) if whole_model else dict(state_dict=weights(), args=argparse.Namespace(lr=.1))
+    content = torch.nn.Linear(3, 2) if whole_model else dict(state_dict=weights(), args=argparse.Namespace(lr=0.1))
     torch.save(content, path)
     before = path.read_bytes()
     with pytest.raises(UserFileError) as error:
@@ -216,8 +231,8 @@ def test_the_command_in_the_message_converts_a_trusted_file(whole_model, tmp_pat
 def test_numpy_numbers_are_weights_too_where_torch_has_an_allow_list(tmp_path):
     if not hasattr(torch.serialization, 'add_safe_globals'):
         pytest.skip('this torch has none')
-    torch.save(dict(best=np.float64(.5)), tmp_path / 'numbers.pth')
-    assert read_checkpoint(tmp_path / 'numbers.pth') == dict(best=.5)
+    torch.save(dict(best=np.float64(0.5)), tmp_path / 'numbers.pth')
+    assert read_checkpoint(tmp_path / 'numbers.pth') == dict(best=0.5)
 
 
 # ------------------------------------------------------------------------------------------------------------ checksums
@@ -225,7 +240,7 @@ def damage(path: Path) -> Path:
     """Flip 64 bytes in the middle of a file."""
     data = bytearray(path.read_bytes())
     middle = len(data) // 2
-    data[middle:middle + 64] = bytes(byte ^ 0xff for byte in data[middle:middle + 64])
+    data[middle : middle + 64] = bytes(byte ^ 0xFF for byte in data[middle : middle + 64])
     path.write_bytes(data)
     return path
 
@@ -244,12 +259,12 @@ def test_damage_that_torch_reads_over_is_named_with_its_place(tmp_path):
             read(path)
 
 
-@pytest.mark.parametrize('position', [.001, .01, .3, .7, .97, .995])
+@pytest.mark.parametrize('position', [0.001, 0.01, 0.3, 0.7, 0.97, 0.995])
 def test_damage_is_never_read_over_wherever_it_is(position, tmp_path):
     save_run(tmp_path, 'weights.pth')
     before, data = read_checkpoint(tmp_path / 'weights.pth'), bytearray((tmp_path / 'weights.pth').read_bytes())
     start = int(position * len(data))
-    data[start:start + 64] = bytes(byte ^ 0xff for byte in data[start:start + 64])
+    data[start : start + 64] = bytes(byte ^ 0xFF for byte in data[start : start + 64])
     (tmp_path / 'other.pth').write_bytes(data)
     try:
         after = read_checkpoint(tmp_path / 'other.pth')
@@ -363,15 +378,18 @@ def test_a_tensor_without_values_is_refused(tmp_path):
 def test_a_zip_file_that_unpacks_to_far_more_is_refused_unread(tmp_path, monkeypatch):
     save_run(tmp_path, 'weights.pth')
     for name, megabytes in (('packed.pth', 0), ('bomb.pth', 64)):
-        with zipfile.ZipFile(tmp_path / 'weights.pth') as source, \
-                zipfile.ZipFile(tmp_path / name, 'w', zipfile.ZIP_DEFLATED) as archive:
+        with (
+            zipfile.ZipFile(tmp_path / 'weights.pth') as source,
+            zipfile.ZipFile(tmp_path / name, 'w', zipfile.ZIP_DEFLATED) as archive,
+        ):
             for entry in source.namelist():
                 archive.writestr(entry, source.read(entry))
             with archive.open('weights/data/99', 'w') as stream:
                 for _ in range(megabytes):
                     stream.write(bytes(1 << 20))
-    assert same(read_checkpoint(tmp_path / 'packed.pth')['state_dict'],
-                read_checkpoint(tmp_path / 'weights.pth')['state_dict'])  # zipped again by somebody
+    assert same(
+        read_checkpoint(tmp_path / 'packed.pth')['state_dict'], read_checkpoint(tmp_path / 'weights.pth')['state_dict']
+    )  # zipped again by somebody
     monkeypatch.setattr(torch, 'load', lambda *args, **kwargs: pytest.fail('torch.load was called'))
     with pytest.raises(UserFileError, match=r'bomb.pth is refused: its \d+\.\d KB would unpack to 67\.1 MB'):
         read_checkpoint(tmp_path / 'bomb.pth')

@@ -1,4 +1,5 @@
 """What decides a run's result: which settings count, and how two runs that differ are told apart."""
+
 import pytest
 from mmengine.config import Config
 from tiny_run import BESIDE, in_pure_python, write_run
@@ -23,37 +24,68 @@ def told(config, **options) -> list:
     return drift(dict(mmrm_run=describe_run(old, 1), seed=0), new, 1)
 
 
-@pytest.mark.parametrize('key, value, line', [
-    ('train_dataloader.batch_size', 4, 'train_dataloader.batch_size: 2 -> 4'),
-    ('optim_wrapper.accumulative_counts', 2, 'optim_wrapper.accumulative_counts: None -> 2'),
-    ('optim_wrapper.type', 'AmpOptimWrapper', 'optim_wrapper: OptimWrapper -> AmpOptimWrapper'),
-    ('model.head.omega', 0.1, 'model.head.omega: 0.5 -> 0.1'),
-    ('model.head.loss', dict(type='LabelSmoothLoss'), 'model.head.loss: None -> LabelSmoothLoss'),
-    ('model.backbone.depth', 34, 'model.backbone.depth: 18 -> 34'),
-    ('model.data_preprocessor.batch_augments.augments.alpha', 0.3,
-     'data_preprocessor.batch_augments.augments.alpha: 0.5 -> 0.3'),
-    ('train_dataloader.dataset.pipeline', [dict(type='LoadImageFromFile'), dict(type='Flip'), dict(type='PackInputs')],
-     'train_dataloader.dataset.pipeline: LoadImageFromFile, PackInputs -> LoadImageFromFile, Flip, PackInputs'),
-    ('custom_hooks', [dict(type='RandomStateHook')],
-     'custom_hooks: RandomStateHook, ResetHistoryHook -> RandomStateHook'),
-    ('randomness.diff_rank_seed', True, 'randomness.diff_rank_seed: None -> True'),
-    ('auto_scale_lr.enable', True, 'auto_scale_lr: None -> 4 (no effect: the value of the checkpoint stays)'),
-    ('optim_wrapper.optimizer.lr', 0.1,
-     'optim_wrapper.optimizer.lr: 0.01 -> 0.1 (no effect: the value of the checkpoint stays)'),
-    ('param_scheduler.factor', 0.5,
-     'param_scheduler.0.factor: 1.0 -> 0.5 (no effect: the value of the checkpoint stays)'),
-    ('randomness.seed', 7, 'seed: 0 -> 7 (no effect: the value of the checkpoint stays)'),
-])
+@pytest.mark.parametrize(
+    'key, value, line',
+    [
+        ('train_dataloader.batch_size', 4, 'train_dataloader.batch_size: 2 -> 4'),
+        ('optim_wrapper.accumulative_counts', 2, 'optim_wrapper.accumulative_counts: None -> 2'),
+        ('optim_wrapper.type', 'AmpOptimWrapper', 'optim_wrapper: OptimWrapper -> AmpOptimWrapper'),
+        ('model.head.omega', 0.1, 'model.head.omega: 0.5 -> 0.1'),
+        ('model.head.loss', dict(type='LabelSmoothLoss'), 'model.head.loss: None -> LabelSmoothLoss'),
+        ('model.backbone.depth', 34, 'model.backbone.depth: 18 -> 34'),
+        (
+            'model.data_preprocessor.batch_augments.augments.alpha',
+            0.3,
+            'data_preprocessor.batch_augments.augments.alpha: 0.5 -> 0.3',
+        ),
+        (
+            'train_dataloader.dataset.pipeline',
+            [dict(type='LoadImageFromFile'), dict(type='Flip'), dict(type='PackInputs')],
+            'train_dataloader.dataset.pipeline: LoadImageFromFile, PackInputs -> LoadImageFromFile, Flip, PackInputs',
+        ),
+        (
+            'custom_hooks',
+            [dict(type='RandomStateHook')],
+            'custom_hooks: RandomStateHook, ResetHistoryHook -> RandomStateHook',
+        ),
+        ('randomness.diff_rank_seed', True, 'randomness.diff_rank_seed: None -> True'),
+        ('auto_scale_lr.enable', True, 'auto_scale_lr: None -> 4 (no effect: the value of the checkpoint stays)'),
+        (
+            'optim_wrapper.optimizer.lr',
+            0.1,
+            'optim_wrapper.optimizer.lr: 0.01 -> 0.1 (no effect: the value of the checkpoint stays)',
+        ),
+        (
+            'param_scheduler.factor',
+            0.5,
+            'param_scheduler.0.factor: 1.0 -> 0.5 (no effect: the value of the checkpoint stays)',
+        ),
+        ('randomness.seed', 7, 'seed: 0 -> 7 (no effect: the value of the checkpoint stays)'),
+    ],
+)
 def test_a_setting_that_decides_is_told_with_both_values(config, key, value, line):
     assert told(config, **{key.replace('.', '__'): value}) == [line]
 
 
-@pytest.mark.parametrize('key, value', [
-    ('train_cfg.max_epochs', 9), ('train_cfg.val_interval', 2), ('train_dataloader.num_workers', 4),
-    ('train_dataloader.pin_memory', True), ('train_dataloader.dataset.data_root', '/elsewhere'),
-    ('val_dataloader.batch_size', 64), ('default_hooks.logger.interval', 50), ('visualizer', dict(type='Visualizer')),
-    ('default_hooks.checkpoint.interval', 3), ('log_processor.window_size', 9), ('work_dir', '/elsewhere'),
-    ('val_dataloader', None), ('val_cfg', None), ('model.init_cfg', dict(checkpoint='a.pth'))])
+@pytest.mark.parametrize(
+    'key, value',
+    [
+        ('train_cfg.max_epochs', 9),
+        ('train_cfg.val_interval', 2),
+        ('train_dataloader.num_workers', 4),
+        ('train_dataloader.pin_memory', True),
+        ('train_dataloader.dataset.data_root', '/elsewhere'),
+        ('val_dataloader.batch_size', 64),
+        ('default_hooks.logger.interval', 50),
+        ('visualizer', dict(type='Visualizer')),
+        ('default_hooks.checkpoint.interval', 3),
+        ('log_processor.window_size', 9),
+        ('work_dir', '/elsewhere'),
+        ('val_dataloader', None),
+        ('val_cfg', None),
+        ('model.init_cfg', dict(checkpoint='a.pth')),
+    ],
+)
 def test_length_logging_workers_paths_and_intervals_are_no_drift(config, key, value):
     if key == 'model.init_cfg':
         old = changed(config, model__init_cfg=dict(type='Pretrained', checkpoint='b.pth'))

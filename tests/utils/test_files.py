@@ -1,4 +1,5 @@
 """Files are written whole or not at all, never over one of the user's, and by one process at a time."""
+
 import contextlib
 import errno
 import os
@@ -36,8 +37,10 @@ def test_a_file_appears_with_the_folders_above_it(tmp_path):
 
 def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
     (tmp_path / 'a.md').write_text('old')
-    with pytest.raises(UserFileError, match='could not be written: No space left'), \
-            atomic_write(tmp_path / 'a.md', overwrite=True) as part:
+    with (
+        pytest.raises(UserFileError, match='could not be written: No space left'),
+        atomic_write(tmp_path / 'a.md', overwrite=True) as part,
+    ):
         part.write_text('half')
         raise OSError(28, 'No space left on device')
     with pytest.raises(ZeroDivisionError), atomic_write(tmp_path / 'b.md') as part:
@@ -58,10 +61,12 @@ def flushed(monkeypatch):
     """What was flushed to the disk and renamed, in this order."""
     done = []
     fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, 'fsync', lambda number: (done.append(Path(os.readlink(f'/proc/self/fd/{number}')).name),
-                                                     fsync(number)))
-    monkeypatch.setattr(os, 'replace', lambda source, target: (done.append(f'-> {Path(target).name}'),
-                                                               replace(source, target)))
+    monkeypatch.setattr(
+        os, 'fsync', lambda number: (done.append(Path(os.readlink(f'/proc/self/fd/{number}')).name), fsync(number))
+    )
+    monkeypatch.setattr(
+        os, 'replace', lambda source, target: (done.append(f'-> {Path(target).name}'), replace(source, target))
+    )
     return done
 
 
@@ -167,7 +172,7 @@ def test_those_who_wait_for_a_lock_have_it_one_after_the_other(tmp_path):
                 together.append(len(inside))
                 inside.remove(number)
 
-    threads = [threading.Thread(target=work, args=(number, )) for number in range(4)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -191,6 +196,7 @@ def test_where_there_are_no_locks_it_is_told(why, tmp_path, monkeypatch, capsys)
     if why == 'windows':
         monkeypatch.setattr(files, 'fcntl', None)
     else:
+
         def refuse(*args):
             raise OSError(errno.ENOLCK, 'No locks available')
 

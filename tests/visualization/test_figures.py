@@ -1,4 +1,5 @@
 """Images back from what the network sees, in the right colours; files that are never lost."""
+
 import cv2
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def test_pixels_that_a_data_set_holds_are_rgb():
 
 
 def test_a_preprocessor_that_does_not_normalise_and_grey_images():
-    inputs = torch.full((2, 1, 3, 3), 77.)
+    inputs = torch.full((2, 1, 3, 3), 77.0)
     images = figures.to_images(inputs, ClsDataPreprocessor())
     assert images.shape == (2, 3, 3, 3) and (images == 77).all()
     with pytest.raises(UserValueError, match='1 or 3, H, W'):
@@ -48,7 +49,11 @@ def test_a_preprocessor_that_does_not_normalise_and_grey_images():
 def test_labels_in_words_keep_the_sum():
     scores = [0.5, 0.0, 0.3, 0.15, 0.03, 0.02]
     assert figures.label_text(scores, ['cat, tabby', 'b', 'dog', 'frog', 'e', 'f']) == [
-        'cat 0.50', 'dog 0.30', 'frog 0.15', '2 more 0.05']
+        'cat 0.50',
+        'dog 0.30',
+        'frog 0.15',
+        '2 more 0.05',
+    ]
     assert figures.label_text([0.999, 0.001]) == ['class 0 1.00', 'class 1 <0.01']
 
 

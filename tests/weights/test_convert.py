@@ -1,4 +1,5 @@
 """Checkpoints in the authors' layout say the same in mmpretrain. The files are made here, in that layout."""
+
 import pytest
 import torch
 import torchvision
@@ -51,6 +52,7 @@ def test_the_result_loads_into_the_shipped_rm_config(tmp_path):
     theirs = CIFARResNet(width=64, num_classes=100)
     convert(release(theirs, tmp_path / 'theirs.pth'), tmp_path / 'ours.pth')
     from mmengine.config import Config
+
     config = Config.fromfile(mmrm.utils.paths.shipped() / 'configs/rm/resnet18_2xb64_cifar100.py')
     init_default_scope('mmpretrain')
     model = MODELS.build(config.model)
@@ -58,13 +60,21 @@ def test_the_result_loads_into_the_shipped_rm_config(tmp_path):
     assert torch.equal(model.head.fc_roi.weight, theirs.fc_roi.weight)
 
 
-@pytest.mark.parametrize('change, message', [
-    (lambda tensors: tensors.pop('module.conv3_x.0.shortcut.0.weight'), 'lacks 1 tensors: layer2.0.downsample.0'),
-    (lambda tensors: tensors.update({'module.conv6_x.0.weight': torch.ones(1)}), 'has, unlike it, 1 tensors: conv6_x'),
-    (lambda tensors: tensors.update({'module.conv4_x.0.residual_function.0.weight': torch.ones(32, 8, 3, 3)}),
-     'in another shape 1 tensors: layer3.0.conv1.weight'),
-    (lambda tensors: tensors.pop('module.fc.weight'), 'no linear classifier fc'),
-])
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (lambda tensors: tensors.pop('module.conv3_x.0.shortcut.0.weight'), 'lacks 1 tensors: layer2.0.downsample.0'),
+        (
+            lambda tensors: tensors.update({'module.conv6_x.0.weight': torch.ones(1)}),
+            'has, unlike it, 1 tensors: conv6_x',
+        ),
+        (
+            lambda tensors: tensors.update({'module.conv4_x.0.residual_function.0.weight': torch.ones(32, 8, 3, 3)}),
+            'in another shape 1 tensors: layer3.0.conv1.weight',
+        ),
+        (lambda tensors: tensors.pop('module.fc.weight'), 'no linear classifier fc'),
+    ],
+)
 def test_a_damaged_release_is_not_converted(change, message, tmp_path):
     tensors = {f'module.{key}': value for key, value in CIFARResNet().state_dict().items()}
     change(tensors)

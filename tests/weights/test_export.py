@@ -1,4 +1,5 @@
 """What is exported says the same elsewhere, tells where it comes from, and never replaces a file unasked."""
+
 import json
 import os
 
@@ -22,12 +23,16 @@ PVT = dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[2
 def rm_classifier(config, in_channels, num_classes=5):
     """A classifier as RM trains it, with its RoI layer."""
     init_default_scope('mmpretrain')
-    return shake(MODELS.build(
-        dict(
-            type='ImageClassifier',
-            data_preprocessor=dict(type='RMDataPreprocessor', num_classes=num_classes),
-            backbone=dict(config),
-            head=dict(type='RMConsistencyHead', num_classes=num_classes, in_channels=in_channels))))
+    return shake(
+        MODELS.build(
+            dict(
+                type='ImageClassifier',
+                data_preprocessor=dict(type='RMDataPreprocessor', num_classes=num_classes),
+                backbone=dict(config),
+                head=dict(type='RMConsistencyHead', num_classes=num_classes, in_channels=in_channels),
+            )
+        )
+    )
 
 
 @pytest.fixture(scope='module')
@@ -122,8 +127,14 @@ def test_pvt_in_timms_names_comes_back_exactly(pvt, tmp_path):
     torch.save(pvt.state_dict(), tmp_path / 'pvt.pth')
     export_classifier(tmp_path / 'pvt.pth', tmp_path / 'timm.pth', layout='timm')
     names = set(read_checkpoint(tmp_path / 'timm.pth'))
-    assert {'patch_embed.proj.weight', 'stages.0.blocks.1.mlp.dwconv.weight', 'stages.1.downsample.norm.bias',
-            'stages.3.norm.weight', 'stages.2.blocks.0.attn.kv.bias', 'head.weight'} <= names
+    assert {
+        'patch_embed.proj.weight',
+        'stages.0.blocks.1.mlp.dwconv.weight',
+        'stages.1.downsample.norm.bias',
+        'stages.3.norm.weight',
+        'stages.2.blocks.0.attn.kv.bias',
+        'head.weight',
+    } <= names
     export_classifier(tmp_path / 'timm.pth', tmp_path / 'back.pth')
     found = tensors_of(tmp_path / 'back.pth')
     assert all(torch.equal(found[key], value) for key, value in pvt.state_dict().items() if 'fc_roi' not in key)
@@ -256,8 +267,9 @@ def test_a_failure_while_writing_leaves_nothing_behind(trained, tmp_path, monkey
     assert list((tmp_path / 'new').iterdir()) == []
 
 
-@pytest.mark.parametrize('out, error, message', [('a.bin', UserValueError, 'must end in'), ('', UserFileError, 'folder')
-                                                 ])
+@pytest.mark.parametrize(
+    'out, error, message', [('a.bin', UserValueError, 'must end in'), ('', UserFileError, 'folder')]
+)
 def test_the_name_of_the_output_is_checked_first(out, error, message, tmp_path):
     with pytest.raises(error, match=message):
         export_backbone('no such file.pth', tmp_path / out)
@@ -274,10 +286,13 @@ def test_the_output_may_be_read_by_whom_the_umask_allows(trained, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------ wrong sources
-@pytest.mark.parametrize('extra, message', [
-    ({'neck.fpn.weight': torch.ones(1)}, r'no classifier: besides backbone and head it has neck\.fpn\.weight'),
-    ({'head.layers.fc1.weight': torch.ones(1)}, 'no linear classifier fc'),
-])
+@pytest.mark.parametrize(
+    'extra, message',
+    [
+        ({'neck.fpn.weight': torch.ones(1)}, r'no classifier: besides backbone and head it has neck\.fpn\.weight'),
+        ({'head.layers.fc1.weight': torch.ones(1)}, 'no linear classifier fc'),
+    ],
+)
 def test_only_classifiers_are_exported_as_classifiers(extra, message, resnet, tmp_path):
     torch.save({**resnet.state_dict(), **extra}, tmp_path / 'other.pth')
     with pytest.raises(UserFileError, match=message):
@@ -302,9 +317,17 @@ def test_a_backbone_behind_a_prefix_is_exported_by_its_prefix_and_not_as_somethi
 def test_a_network_behind_any_prefix_is_seen_and_the_prefix_may_be_as_in_the_file(prefix, resnet, tmp_path):
     """As in MoCo's files: two encoders, each with its fc, in DataParallel."""
     expected = resnet.backbone.state_dict()
-    torch.save(dict(state_dict={f'module.encoder_{which}.{key}': value for which in 'qk'
-                                for key, value in {**expected, 'fc.weight': torch.zeros(4, 512)}.items()},
-                    epoch=200), tmp_path / 'moco.pth')
+    torch.save(
+        dict(
+            state_dict={
+                f'module.encoder_{which}.{key}': value
+                for which in 'qk'
+                for key, value in {**expected, 'fc.weight': torch.zeros(4, 512)}.items()
+            },
+            epoch=200,
+        ),
+        tmp_path / 'moco.pth',
+    )
     with pytest.raises(UserFileError, match=r"give prefix='encoder_k\.' .*others: encoder_q\."):
         export_backbone(tmp_path / 'moco.pth', tmp_path / 'out.pth')
     assert not (tmp_path / 'out.pth').exists()
@@ -315,6 +338,7 @@ def test_a_network_behind_any_prefix_is_seen_and_the_prefix_may_be_as_in_the_fil
 
 def test_another_program_s_note_in_a_safetensors_file_is_no_hindrance(resnet, tmp_path):
     from safetensors.torch import save_file
+
     save_file(dict(resnet.state_dict()), tmp_path / 'other.safetensors', metadata=dict(meta='no JSON'))
     export_backbone(tmp_path / 'other.safetensors', tmp_path / 'out.pth')
     assert len(tensors_of(tmp_path / 'out.pth')) == len(resnet.backbone.state_dict())

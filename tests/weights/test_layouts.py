@@ -1,4 +1,5 @@
 """A file's network is recognised by its tensors."""
+
 import pytest
 import torch
 import torchvision
@@ -18,7 +19,8 @@ KNOWN = {
     'a ResNet-18 with the 3 x 3 stem for CIFAR': dict(type='ResNet_CIFAR', depth=18),
     'a PyramidNet-29 (alpha 24)': dict(type='PyramidNetCIFAR', depth=29, alpha=24),
     'a DenseNet-21 (growth 4) with the 3 x 3 stem for CIFAR': dict(
-        type='DenseNetCIFAR', arch=dict(growth_rate=4, depths=[2, 2, 2, 2], init_channels=8)),
+        type='DenseNetCIFAR', arch=dict(growth_rate=4, depths=[2, 2, 2, 2], init_channels=8)
+    ),
     'a PVTv2-B1': B1,
 }
 UNKNOWN = {
@@ -36,8 +38,15 @@ def test_networks_of_the_configs_are_recognised_down_to_their_config(words):
     assert describe(module.state_dict()) == words
 
 
-@pytest.mark.parametrize('words', ['a ResNet-18', 'a PyramidNet-29 (alpha 24)', 'a PVTv2-B1',
-                                   'a DenseNet-21 (growth 4) with the 3 x 3 stem for CIFAR'])
+@pytest.mark.parametrize(
+    'words',
+    [
+        'a ResNet-18',
+        'a PyramidNet-29 (alpha 24)',
+        'a PVTv2-B1',
+        'a DenseNet-21 (growth 4) with the 3 x 3 stem for CIFAR',
+    ],
+)
 def test_a_damaged_file_is_still_described(words):
     """Messages are written about files in which anything may be missing or strange."""
     tensors = backbone('mmpretrain', **KNOWN[words]).state_dict()
@@ -53,8 +62,10 @@ def test_other_networks_are_described_as_far_as_possible(words):
     assert describe(tensors).startswith(words)
 
 
-@pytest.mark.parametrize('model, layout', [(CIFARResNet(), 'CIFAR ResNet'), (CIFARDenseNet(), 'CIFAR DenseNet'),
-                                           (PyramidNet(), 'bare backbone')])
+@pytest.mark.parametrize(
+    'model, layout',
+    [(CIFARResNet(), 'CIFAR ResNet'), (CIFARDenseNet(), 'CIFAR DenseNet'), (PyramidNet(), 'bare backbone')],
+)
 def test_the_authors_networks_are_taken_apart(model, layout):
     network = split({f'module.{key}': value for key, value in model.state_dict().items()})
     assert layout in network.layout
@@ -73,6 +84,7 @@ def test_pvt_survives_timms_names():
 def test_pvt_authors_names_are_those_that_mmdet_converts():
     """Against mmdet's own converter of the PVT authors' files."""
     from mmdet.models.backbones.pvt import pvt_convert
+
     timm = pvt_to_timm(shake(backbone(type='PyramidVisionTransformerV2', num_layers=[2, 2, 2, 2])).state_dict())
     authors = {}
     for key, value in timm.items():
@@ -91,8 +103,10 @@ def test_pvt_authors_names_are_those_that_mmdet_converts():
 
 def test_a_hash_does_not_depend_on_order_or_memory():
     tensors = torchvision.models.resnet18().state_dict()
-    turned = {key: value.to(memory_format=torch.channels_last) if value.ndim == 4 else value
-              for key, value in reversed(tensors.items())}
+    turned = {
+        key: value.to(memory_format=torch.channels_last) if value.ndim == 4 else value
+        for key, value in reversed(tensors.items())
+    }
     assert tensor_hash(turned) == tensor_hash(tensors)
     assert tensor_hash({'x' + key: value for key, value in tensors.items()}) != tensor_hash(tensors)
 

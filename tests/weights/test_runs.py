@@ -1,4 +1,5 @@
 """Which of a run's files is its newest, and which its best, whatever a copy, a clock or a kill did to the folder."""
+
 import os
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_higher_one_that_is_not_complete_is_not_taken(tmp_path, said):
     """mmengine by itself writes in place, and the note after that."""
     save(tmp_path, 'epoch_8.pth')
     half = save(tmp_path, 'epoch_9.pth').read_bytes()
-    (tmp_path / 'epoch_9.pth').write_bytes(half[:len(half) // 2])
+    (tmp_path / 'epoch_9.pth').write_bytes(half[: len(half) // 2])
     (tmp_path / 'last_checkpoint').write_text('epoch_8.pth')
     assert latest_checkpoint(tmp_path, said.append).name == 'epoch_8.pth' and not said
 

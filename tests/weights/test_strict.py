@@ -1,4 +1,5 @@
 """Weights arrive in the backbone bit for bit, or the run stops with a message that says why they do not."""
+
 import hashlib
 import http.server
 import os
@@ -65,7 +66,8 @@ LAYOUTS = {
 def assert_same(module, expected):
     found = module.state_dict()
     assert {key for key in found if not key.endswith('num_batches_tracked')} == {
-        key for key in expected if not key.endswith('num_batches_tracked')}
+        key for key in expected if not key.endswith('num_batches_tracked')
+    }
     assert all(torch.equal(found[key], value) for key, value in expected.items())
 
 
@@ -79,9 +81,10 @@ def initialised(config, file, **kwargs):
 @pytest.mark.parametrize('layout', LAYOUTS)
 def test_every_layout_arrives_bit_for_bit(layout, resnet, tmp_path):
     torch.save(LAYOUTS[layout](resnet), tmp_path / 'weights.pth')
-    assert_same(initialised(R18, tmp_path / 'weights.pth'),
-                {k: v for k, v in bare(resnet).items()
-                 if layout != 'no BN counters' or not k.endswith('num_batches_tracked')})
+    assert_same(
+        initialised(R18, tmp_path / 'weights.pth'),
+        {k: v for k, v in bare(resnet).items() if layout != 'no BN counters' or not k.endswith('num_batches_tracked')},
+    )
 
 
 def test_the_authors_release_arrives(resnet, tmp_path):
@@ -121,11 +124,13 @@ def test_mmengines_own_way_would_have_failed_silently(pvt, tmp_path):
 
 def test_the_rest_of_the_model_is_initialised_as_ever(resnet, tmp_path):
     torch.save(bare(resnet), tmp_path / 'weights.pth')
-    init_cfg = [dict(type='StrictPretrained', checkpoint=str(tmp_path / 'weights.pth')),
-                dict(type='Constant', val=3., override=dict(name='neck'))]
+    init_cfg = [
+        dict(type='StrictPretrained', checkpoint=str(tmp_path / 'weights.pth')),
+        dict(type='Constant', val=3.0, override=dict(name='neck')),
+    ]
     model = Model(backbone(**R18), init_cfg)
     model.init_weights()
-    assert model.neck.weight.unique().tolist() == [3.]
+    assert model.neck.weight.unique().tolist() == [3.0]
     assert_same(model.backbone, bare(resnet))
 
 
@@ -163,8 +168,10 @@ def test_hash_tells_weights_not_files(resnet, tmp_path):
 
 
 def test_half_precision_becomes_the_backbones_own(resnet, tmp_path):
-    torch.save({key: value.half() if value.is_floating_point() else value for key, value in bare(resnet).items()},
-               tmp_path / 'half.pth')
+    torch.save(
+        {key: value.half() if value.is_floating_point() else value for key, value in bare(resnet).items()},
+        tmp_path / 'half.pth',
+    )
     module = backbone(**R18)
     loaded = load_backbone(module, tmp_path / 'half.pth')
     assert module.conv1.weight.dtype == torch.float32
@@ -194,24 +201,40 @@ def not_finite():
 
 
 WRONG = {
-    'another depth': (lambda: torchvision_resnet(34),
-                      ['looks like a ResNet-34', 'backbone is a ResNet-18', 'layer1.2.conv1']),
+    'another depth': (
+        lambda: torchvision_resnet(34),
+        ['looks like a ResNet-34', 'backbone is a ResNet-18', 'layer1.2.conv1'],
+    ),
     'bottlenecks': (lambda: torchvision_resnet(50), ['looks like a ResNet-50', 'tensors of another shape']),
-    'deep stem': (lambda: classifier(dict(type='ResNetV1c', depth=18), in_channels=512).state_dict(),
-                  ['looks like a ResNet-18 with a deep stem', 'not in the file: conv1.weight']),
-    "mmseg's deep stem": (lambda: backbone('mmseg', type='ResNetV1c', depth=18).state_dict(),
-                          ['looks like a ResNet-18 with a deep stem', 'not in the file: conv1.weight']),
-    'PVTv2 into ResNet': (lambda: backbone(**PVT).state_dict(),
-                          ['looks like a PVTv2-B1', 'layers.0.0.projection.weight']),
-    'one tensor missing': (lambda: without('layer4.1.bn2.bias'),
-                           ['1 of 120 tensors not in the file: layer4.1.bn2.bias']),
-    'one left over': (lambda: {**torchvision_resnet(18), 'layer4.1.extra.weight': torch.ones(2)},
-                      ['not in backbone: layer4.1.extra.weight']),
+    'deep stem': (
+        lambda: classifier(dict(type='ResNetV1c', depth=18), in_channels=512).state_dict(),
+        ['looks like a ResNet-18 with a deep stem', 'not in the file: conv1.weight'],
+    ),
+    "mmseg's deep stem": (
+        lambda: backbone('mmseg', type='ResNetV1c', depth=18).state_dict(),
+        ['looks like a ResNet-18 with a deep stem', 'not in the file: conv1.weight'],
+    ),
+    'PVTv2 into ResNet': (
+        lambda: backbone(**PVT).state_dict(),
+        ['looks like a PVTv2-B1', 'layers.0.0.projection.weight'],
+    ),
+    'one tensor missing': (
+        lambda: without('layer4.1.bn2.bias'),
+        ['1 of 120 tensors not in the file: layer4.1.bn2.bias'],
+    ),
+    'one left over': (
+        lambda: {**torchvision_resnet(18), 'layer4.1.extra.weight': torch.ones(2)},
+        ['not in backbone: layer4.1.extra.weight'],
+    ),
     'another shape': (shape_changed, ['layer3.1.conv2.weight is (256, 3, 3, 3) instead of (256, 256, 3, 3)']),
-    'another prefix': (lambda: {f'encoder.{k}': v for k, v in torchvision_resnet(18).items()},
-                       ["behind the prefix 'encoder.'", "prefix='encoder.'"]),
-    'no backbone': (lambda: dict(state_dict={'head.fc.weight': torch.ones(5, 4), 'head.fc.bias': torch.ones(5)}),
-                    ['no backbone in it', 'head.']),
+    'another prefix': (
+        lambda: {f'encoder.{k}': v for k, v in torchvision_resnet(18).items()},
+        ["behind the prefix 'encoder.'", "prefix='encoder.'"],
+    ),
+    'no backbone': (
+        lambda: dict(state_dict={'head.fc.weight': torch.ones(5, 4), 'head.fc.bias': torch.ones(5)}),
+        ['no backbone in it', 'head.'],
+    ),
     'no tensors': (lambda: dict(state_dict=dict(epoch=3)), ['no tensor among its entries (epoch)']),
     'a list': (lambda: [torch.ones(2)], ['it is a list, not a dictionary of tensors']),
     'not finite': (not_finite, ['infinite values or NaN: layer2.0.bn1.running_mean']),
@@ -301,15 +324,17 @@ def test_a_prefix_that_the_file_lacks_is_an_error(resnet, tmp_path):
 
 def test_a_backbone_that_ends_early_needs_to_say_so(resnet, tmp_path):
     torch.save(bare(resnet), tmp_path / 'weights.pth')
-    early = dict(R18, num_stages=3, strides=(1, 2, 2), dilations=(1, 1, 1), out_indices=(2, ))
+    early = dict(R18, num_stages=3, strides=(1, 2, 2), dilations=(1, 1, 1), out_indices=(2,))
     with pytest.raises(UserFileError, match=r'not in backbone: layer4\.0\.conv1\.weight'):
         initialised(early, tmp_path / 'weights.pth')
-    found = initialised(early, tmp_path / 'weights.pth', unused=('layer4.', ))
+    found = initialised(early, tmp_path / 'weights.pth', unused=('layer4.',))
     assert torch.equal(found.layer3[0].conv1.weight, resnet.layer3[0].conv1.weight)
 
 
-@pytest.mark.parametrize('kwargs, error', [(dict(prefix=''), UserValueError), (dict(prefix=3), UserValueError),
-                                           (dict(unused='layer4.'), UserTypeError)])
+@pytest.mark.parametrize(
+    'kwargs, error',
+    [(dict(prefix=''), UserValueError), (dict(prefix=3), UserValueError), (dict(unused='layer4.'), UserTypeError)],
+)
 def test_arguments_are_checked(kwargs, error):
     with pytest.raises(error, match=next(iter(kwargs))):
         StrictPretrained('weights.pth', **kwargs)
@@ -395,12 +420,15 @@ def test_a_run_killed_before_it_noted_its_last_checkpoint_stands_for_the_newest(
     assert find_checkpoint(tmp_path) == tmp_path / 'epoch_10.pth'
 
 
-@pytest.mark.parametrize('files, message', [
-    (['best_a_epoch_1.pth', 'best_b_epoch_1.pth'], '2 best checkpoints, name one: best_a'),
-    (['seed0/best_a_epoch_1.pth', 'seed1/best_a_epoch_1.pth'], 'several runs, name one: seed0, seed1'),
-    (['seed0/epoch_1.pth', 'seed1/epoch_1.pth', 'seed2/notes.txt'], 'several runs, name one: seed0, seed1\\.'),
-    (['notes.txt'], 'folder without a checkpoint'),
-])
+@pytest.mark.parametrize(
+    'files, message',
+    [
+        (['best_a_epoch_1.pth', 'best_b_epoch_1.pth'], '2 best checkpoints, name one: best_a'),
+        (['seed0/best_a_epoch_1.pth', 'seed1/best_a_epoch_1.pth'], 'several runs, name one: seed0, seed1'),
+        (['seed0/epoch_1.pth', 'seed1/epoch_1.pth', 'seed2/notes.txt'], 'several runs, name one: seed0, seed1\\.'),
+        (['notes.txt'], 'folder without a checkpoint'),
+    ],
+)
 def test_a_folder_that_does_not_say_which(files, message, tmp_path):
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -466,11 +494,12 @@ CONTENT = bytes(range(256)) * 8192
 
 class Site(http.server.BaseHTTPRequestHandler):
     """Gives CONTENT; under ``/half/`` and ``/half-chunked/`` it breaks off in the middle."""
+
     protocol_version = 'HTTP/1.1'
 
     def do_GET(self):
         self.send_response(200)
-        sent = CONTENT[:len(CONTENT) // 2] if 'half' in self.path else CONTENT
+        sent = CONTENT[: len(CONTENT) // 2] if 'half' in self.path else CONTENT
         if 'chunked' in self.path:
             self.send_header('Transfer-Encoding', 'chunked')
             sent = b'%x\r\n%b\r\n' % (len(CONTENT), sent)
@@ -506,11 +535,14 @@ def test_a_download_is_the_file(site, tmp_path):
     assert file.read_bytes() == CONTENT and downloaded(tmp_path) == [f'net-{stamp}.pth']
 
 
-@pytest.mark.parametrize('path, told', [
-    ('half/net.pth', f'the connection ended after {len(CONTENT) // 2} of {len(CONTENT)} bytes'),
-    ('half-chunked/net.pth', 'IncompleteRead'),
-    ('net-abcdef01.pth', 'SHA-256 should begin with abcdef01'),
-])
+@pytest.mark.parametrize(
+    'path, told',
+    [
+        ('half/net.pth', f'the connection ended after {len(CONTENT) // 2} of {len(CONTENT)} bytes'),
+        ('half-chunked/net.pth', 'IncompleteRead'),
+        ('net-abcdef01.pth', 'SHA-256 should begin with abcdef01'),
+    ],
+)
 def test_half_a_download_or_another_file_is_not_kept(path, told, site, tmp_path):
     with pytest.raises(UserFileError, match=f'could not be downloaded.*{told}'):
         find_checkpoint(f'{site}/{path}')
@@ -526,7 +558,7 @@ def test_what_a_killed_download_left_is_removed_by_the_next_and_that_of_another_
     mine.write_text('mine')
     for name, age in (('left', 7200), ('under_way', 10)):
         (folder / f'.{file.name}.{name}').write_bytes(b'half')
-        os.utime(folder / f'.{file.name}.{name}', (time.time() - age, ) * 2)
+        os.utime(folder / f'.{file.name}.{name}', (time.time() - age,) * 2)
     (folder / f'.{file.name}.link').symlink_to(mine)
     os.utime(folder / f'.{file.name}.link', (0, 0), follow_symlinks=False)
     assert find_checkpoint(f'{site}/net.pth').read_bytes() == CONTENT

@@ -1,4 +1,5 @@
 """Hooks that mmengine lacks."""
+
 from .bind_augments import BindAugmentsHook
 from .channels_last import ChannelsLastHook
 from .check_classes import CheckClassesHook, check_num_classes
@@ -10,7 +11,16 @@ from .random_state import RandomStateHook, rm_worker_init
 from .reset_history import ResetHistoryHook
 
 __all__ = [
-    'BindAugmentsHook', 'ChannelsLastHook', 'CheckClassesHook', 'CrashSafeCheckpointHook', 'DropBlockHook',
-    'MixedBatchesHook', 'NonFiniteLossHook', 'RandomStateHook', 'ResetHistoryHook', 'TrainingDivergedError',
-    'check_num_classes', 'rm_worker_init'
+    'BindAugmentsHook',
+    'ChannelsLastHook',
+    'CheckClassesHook',
+    'CrashSafeCheckpointHook',
+    'DropBlockHook',
+    'MixedBatchesHook',
+    'NonFiniteLossHook',
+    'RandomStateHook',
+    'ResetHistoryHook',
+    'TrainingDivergedError',
+    'check_num_classes',
+    'rm_worker_init',
 ]

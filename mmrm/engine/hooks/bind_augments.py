@@ -1,4 +1,5 @@
 """Batch augments that need the model get it."""
+
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS

@@ -1,4 +1,5 @@
 """Channels last: how convolutions in low precision like their tensors."""
+
 import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS

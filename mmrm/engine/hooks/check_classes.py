@@ -1,4 +1,5 @@
 """The head, the preprocessor and the data must agree on the number of classes."""
+
 from typing import Dict, Optional
 
 from mmengine.config import Config
@@ -37,8 +38,11 @@ def _of_classifier(model, beside: bool) -> Dict[str, int]:
     """The numbers of a built classifier, which also has those that its config leaves to the defaults."""
     model = model.module if is_model_wrapper(model) else model
     parts = {'model.head': 'head', f'{"" if beside else "model."}data_preprocessor': 'data_preprocessor'}
-    found = {f'{place}.num_classes': getattr(getattr(model, name, None), 'num_classes', None)
-             for place, name in parts.items() if hasattr(model, 'head')}
+    found = {
+        f'{place}.num_classes': getattr(getattr(model, name, None), 'num_classes', None)
+        for place, name in parts.items()
+        if hasattr(model, 'head')
+    }
     return {place: number for place, number in found.items() if isinstance(number, int)}
 
 
@@ -47,8 +51,11 @@ def check_runner_classes(runner) -> None:
     if getattr(runner, '_classes_agree', False):
         return
     loops = dict(train=runner._train_loop, val=runner._val_loop, test=runner._test_loop)
-    data = {f'{part}_dataloader.dataset': loop.dataloader.dataset for part, loop in loops.items()
-            if isinstance(loop, BaseLoop)}
+    data = {
+        f'{part}_dataloader.dataset': loop.dataloader.dataset
+        for part, loop in loops.items()
+        if isinstance(loop, BaseLoop)
+    }
     for warning in check_num_classes(runner.model, data, runner.cfg).warnings:
         runner.logger.warning(warning)
     runner._classes_agree = True

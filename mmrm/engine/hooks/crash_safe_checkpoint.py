@@ -1,4 +1,5 @@
 """Checkpoints that survive a kill, and a folder that is in order after one."""
+
 import time
 from pathlib import Path
 from typing import List, Optional, Tuple
@@ -46,6 +47,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
             and the run is not exact. Defaults to True.
         kwargs: Those of mmengine's ``CheckpointHook``.
     """
+
     LOOK_EVERY = 10  # iterations
 
     def __init__(self, *args, every_minutes: Optional[float] = None, save_history: bool = True, **kwargs):
@@ -62,15 +64,17 @@ class CrashSafeCheckpointHook(CheckpointHook):
         self._resume_state: Optional[dict] = None
         self._midway: List[str] = []  # names of checkpoints by the clock that the next one replaces
         self._by_clock = self._due = False
-        self._written = 0.
+        self._written = 0.0
 
     def before_train(self, runner) -> None:
         super().before_train(runner)
         self._written = time.monotonic()
         self._midway = list(runner.message_hub.runtime_info.get('midway_ckpts', []))
         if self.every_minutes is not None and not isinstance(runner.train_loop, ResumableLoop):
-            runner.logger.info(f'checkpoint: every_minutes={self.every_minutes} has no effect, since a '
-                               f'{type(runner.train_loop).__name__} cannot go on in mid-epoch.')
+            runner.logger.info(
+                f'checkpoint: every_minutes={self.every_minutes} has no effect, since a '
+                f'{type(runner.train_loop).__name__} cannot go on in mid-epoch.'
+            )
             self.every_minutes = None
         self._refused, self._refused_at = 0, -1
         if getattr(self, 'best_ckpt_path', None):
@@ -79,13 +83,17 @@ class CrashSafeCheckpointHook(CheckpointHook):
             self.best_ckpt_path_dict[key] = self._here(path) if path else path
         if '://' not in str(self.out_dir):
             self._tidy(runner)
-        if (not self.by_epoch and isinstance(runner.train_loop, EpochBasedTrainLoop)
-                and not isinstance(runner.train_loop, ResumableLoop)):
+        if (
+            not self.by_epoch
+            and isinstance(runner.train_loop, EpochBasedTrainLoop)
+            and not isinstance(runner.train_loop, ResumableLoop)
+        ):
             length = len(runner.train_dataloader)
             runner.logger.warning(
                 f'default_hooks.checkpoint.by_epoch=False in a loop of epochs of {length} iterations: training cannot '
                 'be resumed in the middle of an epoch, only from a checkpoint at the end of one (iter_<a multiple of '
-                f'{length}>.pth). by_epoch=True, or an interval that {length} is a multiple of, writes these.')
+                f'{length}>.pth). by_epoch=True, or an interval that {length} is a multiple of, writes these.'
+            )
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         if isinstance(runner.train_loop, EpochBasedTrainLoop) and self.end_of_epoch(runner.train_dataloader, batch_idx):
@@ -125,8 +133,10 @@ class CrashSafeCheckpointHook(CheckpointHook):
 
     def after_train(self, runner) -> None:
         if self._refused:
-            raise TrainingDivergedError('training has ended with weights that are not finite: the log names them. '
-                                        f'{REMEDIES} {last_good_checkpoint(runner)}')
+            raise TrainingDivergedError(
+                'training has ended with weights that are not finite: the log names them. '
+                f'{REMEDIES} {last_good_checkpoint(runner)}'
+            )
         super().after_train(runner)
 
     def _save_checkpoint_with_step(self, runner, step, meta):
@@ -164,14 +174,18 @@ class CrashSafeCheckpointHook(CheckpointHook):
         if not any_process(bool(wrong) and is_main_process(), runner):
             self._refused = 0
             return True
-        runner.logger.warning(f'{name} is not written: {len(wrong)} tensors hold NaN or infinite values: '
-                              f'{", ".join(wrong[:3])}{" ..." if len(wrong) > 3 else ""}. Older ones are kept.')
+        runner.logger.warning(
+            f'{name} is not written: {len(wrong)} tensors hold NaN or infinite values: '
+            f'{", ".join(wrong[:3])}{" ..." if len(wrong) > 3 else ""}. Older ones are kept.'
+        )
         if runner.iter != self._refused_at:  # the best one is saved in the same place
             self._refused, self._refused_at = self._refused + 1, runner.iter
         if self._refused >= PATIENCE:
-            raise TrainingDivergedError(f'training was stopped: {self._refused} checkpoints in a row were not written, '
-                                        'because the weights are not finite: the log names them. '
-                                        f'{REMEDIES} {last_good_checkpoint(runner)}')
+            raise TrainingDivergedError(
+                f'training was stopped: {self._refused} checkpoints in a row were not written, '
+                'because the weights are not finite: the log names them. '
+                f'{REMEDIES} {last_good_checkpoint(runner)}'
+            )
         return False
 
     def _remove_afterwards(self, save, *args) -> None:
@@ -267,8 +281,10 @@ def set_aside_later(runner, folder: Path) -> None:
     for path in later:
         path.rename(target / path.name)
     (Path(runner.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
-    runner.logger.warning(f'{len(later)} checkpoints later than epoch {runner.epoch}, iteration {runner.iter}, where '
-                          f'training starts, are now in {target}.')
+    runner.logger.warning(
+        f'{len(later)} checkpoints later than epoch {runner.epoch}, iteration {runner.iter}, where '
+        f'training starts, are now in {target}.'
+    )
 
 
 class PostponedRemovals:

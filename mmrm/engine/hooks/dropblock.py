@@ -1,4 +1,5 @@
 """DropBlock over a training run."""
+
 from typing import Sequence
 
 from mmengine.hooks import Hook

@@ -1,4 +1,5 @@
 """Pictures of what the network is fed, written to the visualizer's backends while it trains."""
+
 from typing import List, Optional
 
 from mmengine.dist import is_main_process
@@ -26,6 +27,7 @@ class MixedBatchesHook(Hook):
         length (int): Successive iterations in a picture, at most ``interval``. Defaults to 6.
         samples (int): Samples of a batch in a picture. Defaults to 3.
     """
+
     priority = 'LOW'
 
     def __init__(self, interval: int = 1000, length: int = 6, samples: int = 3):
@@ -73,9 +75,9 @@ class MixedBatchesHook(Hook):
         """The preprocessor's forward hook. Validation, which also calls it, comes between the iterations."""
         samples = output.get('data_samples') if isinstance(output, dict) else None
         if self._taking and samples:
-            inputs = output['inputs'][:self.samples].detach().cpu()
+            inputs = output['inputs'][: self.samples].detach().cpu()
             mix = getattr(samples[0], MIX_FIELD, None)
-            self._kept.append((self._iteration, inputs, samples[:self.samples], mix))
+            self._kept.append((self._iteration, inputs, samples[: self.samples], mix))
 
     def _write(self, runner) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
@@ -91,7 +93,7 @@ class MixedBatchesHook(Hook):
             scores = soft_labels(samples, number).numpy()
             for index, (_, panels) in enumerate(rows):
                 mixed = mix is not None and mix.lam > 0 and index < mix.count
-                share = [] if mix is None else [figures.lambda_text(mix.lam if mixed else 0.)]
+                share = [] if mix is None else [figures.lambda_text(mix.lam if mixed else 0.0)]
                 lines = [*share, *figures.label_text(scores[index], names)]
                 panels.append(Panel(images[index], lines, mix.box if mixed else None))
         figure = draw(rows, [f'iteration {iteration}' for iteration, *_ in kept])

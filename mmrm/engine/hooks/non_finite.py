@@ -1,4 +1,5 @@
 """A run whose loss or weights are NaN or infinite does not come back: it ends, and its good checkpoints stay."""
+
 import math
 from typing import Dict, List, NamedTuple, Optional
 
@@ -11,9 +12,11 @@ from mmengine.runner import EpochBasedTrainLoop
 
 from ...utils.errors import UserError, UserTypeError, UserValueError
 
-REMEDIES = ('Try a lower learning rate, a longer warm-up or gradient clipping (--cfg-options '
-            'optim_wrapper.clip_grad.max_norm=1), train without --amp, and look for values that are not finite in the '
-            'data.')
+REMEDIES = (
+    'Try a lower learning rate, a longer warm-up or gradient clipping (--cfg-options '
+    'optim_wrapper.clip_grad.max_norm=1), train without --amp, and look for values that are not finite in the '
+    'data.'
+)
 
 
 class TrainingDivergedError(UserError):
@@ -29,6 +32,7 @@ class Row(NamedTuple):
         length (int): How many.
         losses (dict[str, float]): The losses of the last one that are not finite, by name.
     """
+
     process: int
     first: int
     length: int
@@ -51,6 +55,7 @@ class NonFiniteLossHook(Hook):
         patience (int): Non-finite losses in a row that end the run. Defaults to 3.
         interval (int): Iterations between two agreements of several processes. Defaults to 10.
     """
+
     # After the logger, so that the log holds the numbers; before the schedulers and the checkpoint.
     priority = 'BELOW_NORMAL'
 
@@ -75,8 +80,9 @@ class NonFiniteLossHook(Hook):
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs: Optional[dict] = None) -> None:
         names = [name for name in outputs or {} if 'loss' in name]
         if self._logged:
-            self._count(runner.iter + 1, {name: runner.message_hub.get_scalar(f'train/{name}').current()
-                                          for name in names})
+            self._count(
+                runner.iter + 1, {name: runner.message_hub.get_scalar(f'train/{name}').current() for name in names}
+            )
         else:
             self._unread.append((runner.iter + 1, {name: torch.as_tensor(outputs[name]).detach() for name in names}))
             if len(self._unread) == self.patience:
@@ -115,12 +121,17 @@ class NonFiniteLossHook(Hook):
         parts = [name for name in row.losses if name != 'loss'] or ['loss']
         values = ', '.join(f'{name} = {row.losses[name]}' for name in parts)
         epoch = f', in epoch {runner.epoch + 1}' if isinstance(runner.train_loop, EpochBasedTrainLoop) else ''
-        rates = [f'{name} {values[0]:.3g}' for name, values in runner.optim_wrapper.get_lr().items()
-                 if name.split('.')[-1] == 'lr']
+        rates = [
+            f'{name} {values[0]:.3g}'
+            for name, values in runner.optim_wrapper.get_lr().items()
+            if name.split('.')[-1] == 'lr'
+        ]
         process = f' of process {row.process}' if get_world_size() > 1 else ''
-        return (f'training was stopped: the loss{process} was not finite in {row.length} iterations in a row, from '
-                f'iteration {row.first} on{epoch}, with {", ".join(rates)}: {values}. {REMEDIES} '
-                f'{last_good_checkpoint(runner)}')
+        return (
+            f'training was stopped: the loss{process} was not finite in {row.length} iterations in a row, from '
+            f'iteration {row.first} on{epoch}, with {", ".join(rates)}: {values}. {REMEDIES} '
+            f'{last_good_checkpoint(runner)}'
+        )
 
 
 def any_process(flag: bool, runner) -> bool:
@@ -138,8 +149,10 @@ def last_good_checkpoint(runner) -> str:
     saved = saved or (runner._load_from if runner._resume else None)
     if not saved:
         return 'No checkpoint was written before that.'
-    return (f'The last checkpoint has finite weights: {saved} (a new run starts from them with --cfg-options '
-            f'load_from={saved}).')
+    return (
+        f'The last checkpoint has finite weights: {saved} (a new run starts from them with --cfg-options '
+        f'load_from={saved}).'
+    )
 
 
 def non_finite_tensors(runner) -> List[str]:

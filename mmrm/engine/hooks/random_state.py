@@ -1,4 +1,5 @@
 """Exact resume: a run that was stopped at an epoch's end and resumed is the run that was never stopped."""
+
 import random
 import warnings
 from typing import List, Optional
@@ -28,6 +29,7 @@ class RandomStateHook(Hook):
 
     Iteration-based loops are left alone: mmengine does not return to the same place in the data there.
     """
+
     # Before the checkpoint is written, and before any other hook draws a number.
     priority = 'VERY_HIGH'
 
@@ -43,7 +45,9 @@ class RandomStateHook(Hook):
         if states is not None and len(states) != get_world_size():
             warnings.warn(
                 f'The checkpoint holds the random state of {len(states)} process(es) and this run has '
-                f'{get_world_size()}: training goes on, but not as the run that was stopped would have.', stacklevel=2)
+                f'{get_world_size()}: training goes on, but not as the run that was stopped would have.',
+                stacklevel=2,
+            )
             states = None
         self._states = states
         # Without a seed in the config the sampler of this run was built with another one.

@@ -19,6 +19,7 @@ class ResetHistoryHook(Hook):
     mmengine's iteration-based loop is one long epoch, so there the history is kept until the end. When training starts,
     it warns if a part of RM is missing (:func:`mmrm.models.trio.check_trio`).
     """
+
     empties_history = True  # a checkpoint at the end of an epoch need not hold it
 
     def before_train(self, runner) -> None:

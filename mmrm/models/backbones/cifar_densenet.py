@@ -1,4 +1,5 @@
 """DenseNet for 32 x 32 images."""
+
 from mmpretrain.models.backbones import DenseNet
 from mmpretrain.registry import MODELS
 from torch import nn

@@ -1,4 +1,5 @@
 """PyramidNet for 32 x 32 images."""
+
 from typing import List, Optional, Sequence, Union
 
 import torch
@@ -43,7 +44,7 @@ class PyramidBottleneck(nn.Module):
         drop_path_rate (float): Probability of dropping the residual branch of a sample in training. Defaults to 0.
     """
 
-    def __init__(self, in_channels: int, width: int, stride: int = 1, drop_path_rate: float = 0.):
+    def __init__(self, in_channels: int, width: int, stride: int = 1, drop_path_rate: float = 0.0):
         super().__init__()
         self.out_channels = width * EXPANSION
         self.bn1 = nn.BatchNorm2d(in_channels)
@@ -89,13 +90,15 @@ class PyramidNetCIFAR(BaseBackbone):
         torch.Size([2, 160, 8, 8])
     """
 
-    def __init__(self,
-                 depth: int,
-                 alpha: float,
-                 in_channels: int = 3,
-                 drop_path_rate: float = 0.,
-                 out_indices: Sequence[int] = (2, ),
-                 init_cfg: Optional[Union[dict, list]] = None):
+    def __init__(
+        self,
+        depth: int,
+        alpha: float,
+        in_channels: int = 3,
+        drop_path_rate: float = 0.0,
+        out_indices: Sequence[int] = (2,),
+        init_cfg: Optional[Union[dict, list]] = None,
+    ):
         if not isinstance(depth, int) or depth < 11 or (depth - 2) % 9:
             raise UserValueError(f'depth={depth!r}: a PyramidNet with bottlenecks has 9 n + 2 layers (164, 200, ...)')
         if not isinstance(alpha, (int, float)) or alpha <= 0:
@@ -119,7 +122,8 @@ class PyramidNetCIFAR(BaseBackbone):
             for index in range(stage * per_stage, (stage + 1) * per_stage):
                 stride = 2 if stage > 0 and not blocks else 1
                 blocks.append(
-                    PyramidBottleneck(channels, widths[index], stride, drop_path_rate * (index + 1) / len(widths)))
+                    PyramidBottleneck(channels, widths[index], stride, drop_path_rate * (index + 1) / len(widths))
+                )
                 channels = blocks[-1].out_channels
             self.add_module(f'layer{stage + 1}', nn.Sequential(*blocks))
         self.bn_final = nn.BatchNorm2d(channels)

@@ -4,6 +4,7 @@ mmpretrain gives a batch augment images and labels, never the model. Those that 
 asks for a saliency) derive from :class:`BoundAugment`; :class:`mmrm.engine.hooks.BindAugmentsHook` binds them under
 mmengine's Runner, :func:`bind_augments` in a loop of your own.
 """
+
 from typing import List, Optional
 
 from torch import nn
@@ -32,7 +33,8 @@ class BoundAugment:
             raise UserError(
                 f'{type(self).__name__} needs the model, and nobody gave it. Add dict(type="BindAugmentsHook") to '
                 'custom_hooks (configs/_base_/default_runtime.py has it), or call mmrm.bind_augments(model) before a '
-                'training loop of your own.')
+                'training loop of your own.'
+            )
         return self._model
 
 

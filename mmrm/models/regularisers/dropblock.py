@@ -1,4 +1,5 @@
 """DropBlock in a network that was built without it."""
+
 import fnmatch
 from typing import List, Sequence
 
@@ -62,11 +63,14 @@ def attach(model: nn.Module, dropblock: DropBlock, modules: Sequence[str]) -> Li
             free = getattr(module, last, 0) is None and last not in {**module._parameters, **module._buffers}
             if parent and free and fnmatch.fnmatchcase(name, parent):
                 setattr(module, last, nn.Identity())
-        matching = {name: module for name, module in network.named_modules()
-                    if name and fnmatch.fnmatchcase(name, pattern)}
+        matching = {
+            name: module for name, module in network.named_modules() if name and fnmatch.fnmatchcase(name, pattern)
+        }
         if not matching:
-            raise UserValueError(f'DropBlock: no module of {type(network).__name__} matches {pattern!r}. Its stages '
-                                 f'are {", ".join(stages(network))}.')
+            raise UserValueError(
+                f'DropBlock: no module of {type(network).__name__} matches {pattern!r}. Its stages '
+                f'are {", ".join(stages(network))}.'
+            )
         found.update(matching)
     dropblock.network = network
     for module in found.values():

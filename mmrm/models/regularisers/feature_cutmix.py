@@ -1,4 +1,5 @@
 """Feature CutMix as a batch augment."""
+
 from typing import Optional, Sequence
 
 import numpy as np
@@ -24,12 +25,15 @@ class FeatureCutMix(LayerMix):
     Example:
         >>> data_preprocessor = dict(batch_augments=dict(augments=dict(type='FeatureCutMix', alpha=1.0)))
     """
+
     needs_map = True
 
-    def __init__(self,
-                 alpha: float = 1.0,
-                 layers: Sequence[str] = ('input', 'maxpool', 'layer1', 'layer2', 'layer3'),
-                 rng: Optional[np.random.RandomState] = None):
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        layers: Sequence[str] = ('input', 'maxpool', 'layer1', 'layer2', 'layer3'),
+        rng: Optional[np.random.RandomState] = None,
+    ):
         super().__init__(layers, rng)
         self.alpha = check_positive(self._name, 'alpha', alpha)
 

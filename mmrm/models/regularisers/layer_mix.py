@@ -4,6 +4,7 @@ The batch augment draws partners, share and layer, mixes the labels and keeps th
 mixes what the layer puts out by these draws, until the next batch arrives. A second forward pass of the same batch
 (activation checkpointing, an optimizer that looks ahead) is mixed alike.
 """
+
 import functools
 import math
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -21,6 +22,7 @@ INPUT = 'input'  # the images themselves; every other layer is a module of the b
 
 class Drawn(NamedTuple):
     """What was drawn for a batch: at which layer, for how many samples, and the arguments of ``mix_features``."""
+
     layer: str
     count: int
     arguments: Dict[str, torch.Tensor]
@@ -37,13 +39,16 @@ class LayerMix(BoundAugment):
         rng: Where numbers come from. Defaults to None, NumPy's global generator, which mmengine seeds. Permutations
             come from torch's, as those of mmpretrain's Mixup and CutMix.
     """
+
     needs_map = False  # whether the layer must put out (N, C, H, W)
 
     def __init__(self, layers: Sequence[str], rng: Optional[np.random.RandomState] = None):
-        layers = (layers, ) if isinstance(layers, str) else layers
+        layers = (layers,) if isinstance(layers, str) else layers
         if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, str) and layer for layer in layers):
-            raise UserTypeError(f'{self._name}: layers={layers!r} must be a list of names: {INPUT!r}, or modules of '
-                                "the backbone, e.g. 'layer1'.")
+            raise UserTypeError(
+                f'{self._name}: layers={layers!r} must be a list of names: {INPUT!r}, or modules of '
+                "the backbone, e.g. 'layer1'."
+            )
         if not layers or len(set(layers)) < len(layers):
             raise UserValueError(f'{self._name}: layers={list(layers)} must name one layer or more, each once.')
         self.layers = tuple(layers)
@@ -106,12 +111,16 @@ class LayerMix(BoundAugment):
         try:
             module = root.get_submodule(layer)
         except AttributeError:
-            raise UserValueError(f'{self._name}: layer {layer!r} does not exist in {type(root).__name__}. There are '
-                                 f'{INPUT}, {", ".join(stages(root))}, and the modules inside them.') from None
+            raise UserValueError(
+                f'{self._name}: layer {layer!r} does not exist in {type(root).__name__}. There are '
+                f'{INPUT}, {", ".join(stages(root))}, and the modules inside them.'
+            ) from None
         if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             inside = ', '.join(f'{layer}.{name}' for name, _ in module.named_children())
-            raise UserValueError(f'{self._name}: layer {layer!r} of {type(root).__name__} is a list of modules, which '
-                                 f'puts nothing out. Name one of {inside}.')
+            raise UserValueError(
+                f'{self._name}: layer {layer!r} of {type(root).__name__} is a list of modules, which '
+                f'puts nothing out. Name one of {inside}.'
+            )
         return module
 
     # -------------------------------------------------------------------------------------------------------- mixing
@@ -136,8 +145,10 @@ class LayerMix(BoundAugment):
     def _mix_at(self, layer: str, inputs: torch.Tensor, scores: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
         """Draw for one layer and mix there."""
         if scores.ndim != 2 or len(scores) != len(inputs):
-            raise UserValueError(f'{self._name}: {len(inputs)} images come with labels of shape {tuple(scores.shape)}; '
-                                 'one-hot or soft labels, shape (N, num_classes), are needed.')
+            raise UserValueError(
+                f'{self._name}: {len(inputs)} images come with labels of shape {tuple(scores.shape)}; '
+                'one-hot or soft labels, shape (N, num_classes), are needed.'
+            )
         self.clear()
         arguments, index, lam = self.draw(len(inputs), self._size_at(layer, inputs))
         arguments = {name: value.to(inputs.device) if value.ndim else value for name, value in arguments.items()}
@@ -155,15 +166,20 @@ class LayerMix(BoundAugment):
         if isinstance(output, torch.Tensor):
             return self._mix_tensor(output, drawn)
         if isinstance(output, (list, tuple)) and not hasattr(output, '_fields'):
-            return type(output)(self._mix_tensor(each, drawn) if isinstance(each, torch.Tensor) else each
-                                for each in output)
-        raise UserTypeError(f'{self._name}: layer {layer!r} puts out a {type(output).__name__}; a tensor or a tuple of '
-                            'tensors is needed.')
+            return type(output)(
+                self._mix_tensor(each, drawn) if isinstance(each, torch.Tensor) else each for each in output
+            )
+        raise UserTypeError(
+            f'{self._name}: layer {layer!r} puts out a {type(output).__name__}; a tensor or a tuple of '
+            'tensors is needed.'
+        )
 
     def _mix_tensor(self, features: torch.Tensor, drawn: Drawn) -> torch.Tensor:
         if len(features) != drawn.count:
-            raise UserError(f'{self._name}: {len(features)} samples at layer {drawn.layer!r}, but the batch that was '
-                            f'drawn for has {drawn.count}. A batch must pass the network in one piece.')
+            raise UserError(
+                f'{self._name}: {len(features)} samples at layer {drawn.layer!r}, but the batch that was '
+                f'drawn for has {drawn.count}. A batch must pass the network in one piece.'
+            )
         return self.mix_features(features, **drawn.arguments)
 
     # --------------------------------------------------------------------------------------------------------- sizes
@@ -196,14 +212,18 @@ class LayerMix(BoundAugment):
 
     def _check_shapes(self, layer: str, passes: List[tuple]) -> tuple:
         if len(passes) != 1:
-            raise UserValueError(f'{self._name}: layer {layer!r} is run {len(passes)} times in a forward pass of '
-                                 f'{type(self._root).__name__}; one that is run once is needed, e.g. one of '
-                                 f'{", ".join(stages(self._root))}.')
+            raise UserValueError(
+                f'{self._name}: layer {layer!r} is run {len(passes)} times in a forward pass of '
+                f'{type(self._root).__name__}; one that is run once is needed, e.g. one of '
+                f'{", ".join(stages(self._root))}.'
+            )
         for shape in passes[0]:
             if len(shape) < 2 or shape[0] != 1 or (self.needs_map and len(shape) != 4):
                 wanted = '(N, C, H, W)' if self.needs_map else '(N, ...)'
-                raise UserValueError(f'{self._name}: layer {layer!r} puts out the shape {tuple(shape)} for one image; '
-                                     f'{wanted} is needed.')
+                raise UserValueError(
+                    f'{self._name}: layer {layer!r} puts out the shape {tuple(shape)} for one image; '
+                    f'{wanted} is needed.'
+                )
         return passes[0][0][1:]
 
     # ---------------------------------------------------------------------------------------------------------- rest
@@ -251,7 +271,7 @@ class _NewBatch:
 
 
 def _note(shapes: list, module, arguments, output) -> None:
-    tensors = output if isinstance(output, (list, tuple)) else (output, )
+    tensors = output if isinstance(output, (list, tuple)) else (output,)
     shapes.append(tuple(tuple(each.shape) for each in tensors if isinstance(each, torch.Tensor)))
 
 

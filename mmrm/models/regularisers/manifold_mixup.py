@@ -1,4 +1,5 @@
 """Manifold Mixup as a batch augment."""
+
 from typing import Optional, Sequence
 
 import numpy as np
@@ -26,10 +27,12 @@ class ManifoldMixup(LayerMix):
         >>> data_preprocessor = dict(batch_augments=dict(augments=dict(type='ManifoldMixup', alpha=1.0)))
     """
 
-    def __init__(self,
-                 alpha: float = 1.0,
-                 layers: Sequence[str] = ('input', 'layer1', 'layer2'),
-                 rng: Optional[np.random.RandomState] = None):
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        layers: Sequence[str] = ('input', 'layer1', 'layer2'),
+        rng: Optional[np.random.RandomState] = None,
+    ):
         super().__init__(layers, rng)
         self.alpha = check_positive(self._name, 'alpha', alpha)
 

@@ -1,4 +1,5 @@
 """MoEx, alone and with CutMix, as batch augments."""
+
 from typing import Optional, Sequence, Tuple
 
 import numpy as np
@@ -60,12 +61,14 @@ class CutMixMoEx(MoEx):
         >>> data_preprocessor = dict(batch_augments=dict(augments=dict(type='CutMixMoEx', lam=0.9, moex_prob=0.25)))
     """
 
-    def __init__(self,
-                 alpha: float = 1.0,
-                 lam: float = 0.9,
-                 moex_prob: float = 0.25,
-                 layer: str = 'maxpool',
-                 rng: Optional[np.random.RandomState] = None):
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        lam: float = 0.9,
+        moex_prob: float = 0.25,
+        layer: str = 'maxpool',
+        rng: Optional[np.random.RandomState] = None,
+    ):
         super().__init__(lam, layer, rng)
         self.moex_prob = check_share(self._name, 'moex_prob', moex_prob)
         self.cutmix = FeatureCutMix(check_positive(self._name, 'alpha', alpha), INPUT, rng)
@@ -78,7 +81,8 @@ class CutMixMoEx(MoEx):
         self.clear()
         arguments, self._index, share = self.cutmix.draw(len(inputs), inputs.shape[1:])
         inputs = self.cutmix.mix_features(
-            inputs, **{name: value.to(inputs.device) for name, value in arguments.items()})
+            inputs, **{name: value.to(inputs.device) for name, value in arguments.items()}
+        )
         scores = mix_labels(scores, self._index.to(scores.device), share)
         if self._generator.rand() < self.moex_prob:
             return self._mix_at(self.layers[0], inputs, scores)

@@ -1,4 +1,5 @@
 """From normalised images to pixels in 0..1 and back, by what the model's data preprocessor does."""
+
 import torch
 from torch import nn
 
@@ -10,8 +11,10 @@ MAXIMUM = 255.0  # images arrive at a data preprocessor in 0..255
 def check_preprocessor(owner: str, model: nn.Module) -> None:
     """Raise if the model has no data preprocessor, which knows how images are normalised."""
     if not isinstance(getattr(model, 'data_preprocessor', None), nn.Module):
-        raise UserValueError(f'{owner}: {type(model).__name__} has no data_preprocessor, so how its images are '
-                             'normalised is not known. Bind a model of mmpretrain.')
+        raise UserValueError(
+            f'{owner}: {type(model).__name__} has no data_preprocessor, so how its images are '
+            'normalised is not known. Bind a model of mmpretrain.'
+        )
 
 
 def to_pixels(images: torch.Tensor, preprocessor: nn.Module) -> torch.Tensor:

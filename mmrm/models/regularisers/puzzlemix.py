@@ -1,4 +1,5 @@
 """PuzzleMix as a batch augment."""
+
 from typing import Optional, Sequence, Tuple
 
 import numpy as np
@@ -42,16 +43,18 @@ class PuzzleMix(BoundAugment):
 
     solve = staticmethod(graph_cut)
 
-    def __init__(self,
-                 alpha: float = 1.0,
-                 beta: float = 1.2,
-                 gamma: float = 0.5,
-                 eta: float = 0.2,
-                 eps: float = 0.8,
-                 labels: int = 3,
-                 blocks: Sequence[int] = (2, 4, 8, 16),
-                 neighbour_size: int = 2,
-                 rng: Optional[np.random.RandomState] = None):
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        beta: float = 1.2,
+        gamma: float = 0.5,
+        eta: float = 0.2,
+        eps: float = 0.8,
+        labels: int = 3,
+        blocks: Sequence[int] = (2, 4, 8, 16),
+        neighbour_size: int = 2,
+        rng: Optional[np.random.RandomState] = None,
+    ):
         self.alpha = check_positive('PuzzleMix', 'alpha', alpha)
         for name, value in dict(beta=beta, gamma=gamma, eta=eta, eps=eps).items():
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float('inf'):
@@ -91,7 +94,8 @@ class PuzzleMix(BoundAugment):
         if not usable:
             raise UserValueError(
                 f'PuzzleMix: images of {batch_input.shape[-2]} x {batch_input.shape[-1]} pixels cannot be cut into '
-                f'blocks: none of blocks={list(self.blocks)} divides both sides. Set blocks, or resize the images.')
+                f'blocks: none of blocks={list(self.blocks)} divides both sides. Set blocks, or resize the images.'
+            )
         lam = rng.beta(self.alpha, self.alpha)
         index = torch.randperm(len(batch_input)).to(batch_input.device)
         blocks = usable[rng.randint(len(usable))]
@@ -101,17 +105,30 @@ class PuzzleMix(BoundAugment):
             raise UserValueError(f'PuzzleMix: {error}') from error
         with torch.no_grad():
             images, share = puzzle_mix(
-                batch_input, to_pixels(batch_input, model.data_preprocessor), saliency, index, lam, blocks, self.eps,
-                self.solve, beta=self.beta, gamma=self.gamma, eta=self.eta, labels=self.labels,
-                neighbour_size=self.neighbour_size)
+                batch_input,
+                to_pixels(batch_input, model.data_preprocessor),
+                saliency,
+                index,
+                lam,
+                blocks,
+                self.eps,
+                self.solve,
+                beta=self.beta,
+                gamma=self.gamma,
+                eta=self.eta,
+                labels=self.labels,
+                neighbour_size=self.neighbour_size,
+            )
         return images, mix_labels(batch_score, index, share)
 
     def _forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.model(images, mode='tensor') if isinstance(self.model, BaseModel) else self.model(images)
 
     def __repr__(self) -> str:
-        return (f'PuzzleMix(alpha={self.alpha}, beta={self.beta}, gamma={self.gamma}, eta={self.eta}, eps={self.eps}, '
-                f'labels={self.labels}, blocks={list(self.blocks)}, neighbour_size={self.neighbour_size})')
+        return (
+            f'PuzzleMix(alpha={self.alpha}, beta={self.beta}, gamma={self.gamma}, eta={self.eta}, eps={self.eps}, '
+            f'labels={self.labels}, blocks={list(self.blocks)}, neighbour_size={self.neighbour_size})'
+        )
 
 
 def _is_count(value, least: int) -> bool:

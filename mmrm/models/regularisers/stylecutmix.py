@@ -1,4 +1,5 @@
 """StyleCutMix as a batch augment."""
+
 from pathlib import Path
 from typing import Optional, Sequence, Tuple, Union
 
@@ -46,16 +47,18 @@ class StyleCutMix(BoundAugment):
         >>> data_preprocessor = dict(batch_augments=dict(augments=augment, probs=0.5))
     """
 
-    def __init__(self,
-                 encoder: Union[str, Path],
-                 decoder: Union[str, Path],
-                 distances: Union[str, Path, Sequence[Sequence[float]]],
-                 r: float = 0.7,
-                 delta: float = 1.0,
-                 alpha: float = 1.0,
-                 same_class: float = 2.0,
-                 size: int = 224,
-                 rng: Optional[np.random.RandomState] = None):
+    def __init__(
+        self,
+        encoder: Union[str, Path],
+        decoder: Union[str, Path],
+        distances: Union[str, Path, Sequence[Sequence[float]]],
+        r: float = 0.7,
+        delta: float = 1.0,
+        alpha: float = 1.0,
+        same_class: float = 2.0,
+        size: int = 224,
+        rng: Optional[np.random.RandomState] = None,
+    ):
         for name, value in dict(encoder=encoder, decoder=decoder).items():
             if not isinstance(value, (str, Path)):
                 raise UserTypeError(f'StyleCutMix: {name}={value!r} must be the path of a file.')
@@ -78,8 +81,10 @@ class StyleCutMix(BoundAugment):
         """Get the model and read the files; raises if one is missing or does not fit."""
         self.unbind()
         check_preprocessor('StyleCutMix', model)
-        networks = tuple(self._network(name, build) for name, build in (('encoder', arithmetic.build_encoder),
-                                                                        ('decoder', arithmetic.build_decoder)))
+        networks = tuple(
+            self._network(name, build)
+            for name, build in (('encoder', arithmetic.build_encoder), ('decoder', arithmetic.build_decoder))
+        )
         distances = self._read_distances()
         classes = num_classes(model)
         if classes is not None:
@@ -105,8 +110,10 @@ class StyleCutMix(BoundAugment):
         """
         preprocessor, rng = self.model.data_preprocessor, np.random if self.rng is None else self.rng
         if batch_input.ndim != 4 or batch_input.shape[1] != 3:
-            raise UserValueError('StyleCutMix: the style network needs RGB images, shape (N, 3, H, W), but got '
-                                 f'{tuple(batch_input.shape)}.')
+            raise UserValueError(
+                'StyleCutMix: the style network needs RGB images, shape (N, 3, H, W), but got '
+                f'{tuple(batch_input.shape)}.'
+            )
         if batch_score.ndim != 2 or batch_score.shape != (len(batch_input), len(self._distances)):
             self._distances = self._checked(self._distances, batch_score.shape[-1])
         encoder, decoder = (network.to(batch_input.device) for network in self._networks)
@@ -118,7 +125,8 @@ class StyleCutMix(BoundAugment):
         labels = batch_score.argmax(dim=1)
         gamma = arithmetic.style_gamma(distances, labels, labels[index], self.delta, self.same_class)
         pixels = arithmetic.style_cut_mix(
-            to_pixels(batch_input, preprocessor), index, box, style, gamma, encoder, decoder, self.size)
+            to_pixels(batch_input, preprocessor), index, box, style, gamma, encoder, decoder, self.size
+        )
         share = arithmetic.label_share(box.area / self.size**2, style, gamma, self.r)
         return from_pixels(pixels, preprocessor).to(batch_input.dtype), mix_labels(batch_score, index, share)
 
@@ -156,8 +164,10 @@ class StyleCutMix(BoundAugment):
             raise UserValueError(str(error)) from None
 
     def __repr__(self) -> str:
-        return (f'StyleCutMix(r={self.r}, delta={self.delta}, alpha={self.alpha}, same_class={self.same_class}, '
-                f'size={self.size})')
+        return (
+            f'StyleCutMix(r={self.r}, delta={self.delta}, alpha={self.alpha}, same_class={self.same_class}, '
+            f'size={self.size})'
+        )
 
 
 def num_classes(model: nn.Module) -> Optional[int]:
