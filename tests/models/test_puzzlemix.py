@@ -441,6 +441,13 @@ def test_images_that_cannot_be_cut_are_named():
         model.data_preprocessor(batch(2, size=(33, 32)), training=True)
 
 
+def test_activation_checkpointing_is_named():
+    model = net(augment(), backbone=dict(type='ResNet', depth=18, base_channels=8, out_indices=(3,), with_cp=True))
+    bind_augments(model)
+    with pytest.raises(UserError, match='set with_cp=False'):
+        model.data_preprocessor(batch(2), training=True)
+
+
 def test_only_numbers_of_blocks_that_fit_are_drawn(monkeypatch):
     drawn = []
     made = augment(blocks=(2, 3, 4))

@@ -103,6 +103,13 @@ class PuzzleMix(BoundAugment):
             saliency = saliency_map(model, batch_input, batch_score, self._forward)
         except ValueError as error:
             raise UserValueError(f'PuzzleMix: {error}') from error
+        except RuntimeError as error:
+            if 'use_reentrant' not in str(error) and 'Checkpointing is not compatible' not in str(error):
+                raise
+            raise UserError(
+                'PuzzleMix: the gradient of the input does not pass activation checkpointing: set '
+                'with_cp=False in the backbone.'
+            ) from error
         with torch.no_grad():
             images, share = puzzle_mix(
                 batch_input,
