@@ -32,7 +32,7 @@ from ..utils.classes import check_classes
 from ..utils.config import read_config, require
 from ..utils.errors import UserError, UserFileError, UserValueError, cli, one_line
 from ..utils.files import write_text
-from ..utils.processes import local_rank, say, warn
+from ..utils.processes import local_rank, print_once, warn
 from ..weights import check_placement
 from ..weights.strict import init_cfgs
 from . import preflight
@@ -345,7 +345,7 @@ def read_nodes(environ: dict) -> Tuple[int, int, str, int]:
         raise UserValueError(f'NODE_RANK={node_rank}: with NNODES={nodes} it must be from 0 to {nodes - 1}.')
     address = environ.get('MASTER_ADDR') or '127.0.0.1'
     if nodes > 1 and not environ.get('MASTER_ADDR'):
-        say('MASTER_ADDR is not set: 127.0.0.1 is taken, which is right only if all nodes are this machine.')
+        print_once('MASTER_ADDR is not set: 127.0.0.1 is taken, which is right only if all nodes are this machine.')
     try:
         socket.getaddrinfo(address, port)
     except OSError as error:

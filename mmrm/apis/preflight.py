@@ -28,7 +28,7 @@ from ..utils import paths
 from ..utils.checkpoints import read_checkpoint
 from ..utils.config import checkpoint_out_dir, dataset_class, datasets, preprocessor_of, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
-from ..utils.processes import local_rank, say
+from ..utils.processes import local_rank, print_once
 from ..weights.layouts import abbreviate, compare
 from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints
 from ..weights.strict import download
@@ -282,11 +282,11 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
     if resume is None and cfg.resume:
         resume = cfg.load_from or 'auto'
     if resume == 'auto':
-        found = latest_checkpoint(work_dir, say) or next(reversed(saved_checkpoints(checkpoint_dir(cfg))), None)
+        found = latest_checkpoint(work_dir, print_once) or next(reversed(saved_checkpoints(checkpoint_dir(cfg))), None)
         if found is None:
-            say(f'--resume auto: no checkpoint in {work_dir}, training starts from the beginning.')
+            print_once(f'--resume auto: no checkpoint in {work_dir}, training starts from the beginning.')
         else:
-            say(f'--resume auto: going on from {found}.')
+            print_once(f'--resume auto: going on from {found}.')
             check_resumable(found, found.parent, only_whole_epochs(cfg))
             cfg.load_from = str(found)
         cfg.resume = found is not None

@@ -18,8 +18,8 @@ def tells() -> bool:
     return local_rank() == 0 and not told
 
 
-def say(text: str) -> None:
-    """Print a line, once a node."""
+def print_once(text: str) -> None:
+    """Print a line, once per node."""
     if tells():
         print(text, flush=True)
 

@@ -26,7 +26,7 @@ def saved_checkpoints(work_dir: Optional[Path]) -> List[Path]:
     return [path for unit in units for path in by_unit[unit]]
 
 
-def latest_checkpoint(work_dir: Path, say: Callable[[str], None] = _tell) -> Optional[Path]:
+def latest_checkpoint(work_dir: Path, tell: Callable[[str], None] = _tell) -> Optional[Path]:
     """The checkpoint of ``work_dir`` with the most epochs or iterations, or the one that ``last_checkpoint`` names.
 
     ``last_checkpoint`` decides unless it names a file that is gone, or one that a complete checkpoint beside it is
@@ -34,10 +34,10 @@ def latest_checkpoint(work_dir: Path, say: Callable[[str], None] = _tell) -> Opt
 
     Args:
         work_dir (Path): A run's folder, perhaps moved or copied.
-        say (callable): Called with a line of text where ``last_checkpoint`` is not followed.
+        tell (callable): Called with a line of text where ``last_checkpoint`` is not followed.
     """
     note = work_dir / 'last_checkpoint'
-    name = _read_note(note, say)
+    name = _read_note(note, tell)
     if not name:
         return next(reversed(saved_checkpoints(work_dir)), None)
     named = work_dir / Path(name).name
@@ -48,10 +48,10 @@ def latest_checkpoint(work_dir: Path, say: Callable[[str], None] = _tell) -> Opt
     saved = saved_checkpoints(named.parent)
     highest = next((path for path in reversed(saved) if _is_complete(path)), None)
     if not named.exists() and highest is not None:
-        say(f'{note} names {named.name}, which is not there: {highest.name} is taken, the highest that is.')
+        tell(f'{note} names {named.name}, which is not there: {highest.name} is taken, the highest that is.')
         return highest
     if named in saved and highest is not None and saved.index(highest) > saved.index(named):
-        say(f'{note} names {named.name}, but {highest.name} is there too: the higher one is taken.')
+        tell(f'{note} names {named.name}, but {highest.name} is there too: the higher one is taken.')
         return highest
     return named
 
@@ -104,7 +104,7 @@ def weights_of_run(folder: Path, hint: str = '') -> Path:
     raise UserFileError(f'{folder} is a folder without a checkpoint (best_*.pth, {", ".join(CHECKPOINTS)}).{hint}')
 
 
-def _read_note(note: Path, say: Callable[[str], None]) -> str:
+def _read_note(note: Path, tell: Callable[[str], None]) -> str:
     """The path in ``last_checkpoint``; '' if there is none, or if the file is damaged."""
     if not note.is_file():
         return ''
@@ -114,7 +114,7 @@ def _read_note(note: Path, say: Callable[[str], None]) -> str:
         text = content.decode().strip()
         if all(char.isprintable() for char in text):
             return text
-    say(f'{note} is damaged and not used.')
+    tell(f'{note} is damaged and not used.')
     return ''
 
 
