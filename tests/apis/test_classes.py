@@ -62,23 +62,6 @@ def environment(monkeypatch, tmp_path):
     monkeypatch.setattr('logging.raiseExceptions', True)
 
 
-@pytest.fixture
-def error(capsys):
-    """Call an entry point that must end with exit code 2; returns its one line of error."""
-
-    def call(function, *argv):
-        with pytest.raises(SystemExit) as stop:
-            function([str(arg) for arg in argv])
-        assert stop.value.code == 2
-        text = capsys.readouterr().err
-        assert 'Traceback' not in text
-        lines = [line for line in text.splitlines() if line.startswith('error:')]
-        assert len(lines) == 1
-        return lines[0]
-
-    return call
-
-
 def write_folders(root: Path, train='abcd', val='abcd', empty=(), size=32) -> Path:
     """An image of each class in ``train`` and ``val``; ``empty`` are folders without one, such as 'train/tmp'."""
     rng = np.random.default_rng(0)
