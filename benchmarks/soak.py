@@ -157,7 +157,9 @@ def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Opti
                     WORLD_SIZE=str(processes),
                     MASTER_ADDR='127.0.0.1',
                     MASTER_PORT=str(port),
+                    MMRM_PARENT=str(os.getppid()),  # it ends with this one
                 )
+                os.chdir(config.parent)  # mmengine's .dist_test, which a kill in a validation leaves behind
                 launcher = ['--launcher', 'pytorch'] if processes > 1 else []
                 launch.train(
                     [
@@ -341,7 +343,7 @@ def main() -> int:
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--keep', type=Path, help='keep the runs in this folder')
     args = parser.parse_args()
-    folder = args.keep or Path(tempfile.mkdtemp(prefix='soak-'))
+    folder = args.keep.absolute() if args.keep else Path(tempfile.mkdtemp(prefix='soak-'))
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     try:
