@@ -57,6 +57,12 @@ def test_mmrms_own_configs_are_bases_too(tmp_path, monkeypatch):
 
 
 def test_bases_work_without_pkg_resources(tmp_path):
+    configs = dict(
+        mmpretrain='resnet/resnet50_8xb32_in1k.py',
+        mmdet='atss/atss_r50_fpn_1x_coco.py',
+        mmseg='pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py',
+    )
+    bases = [f'{scope}::{name}' for scope, name in configs.items() if importlib.util.find_spec(scope)]
     code = f"""
 import sys
 sys.modules['pkg_resources'] = None  # as with setuptools 82: importing it fails
@@ -66,17 +72,7 @@ from mmengine.utils import get_installed_path, is_installed
 import mmpretrain
 assert is_installed('mmpretrain') and is_installed('mmengine') and not is_installed('mmnone')
 assert get_installed_path('mmpretrain') == mmpretrain.__path__[0]
-for base in {
-        [
-            base
-            for base, scope in (
-                ('mmpretrain::resnet/resnet50_8xb32_in1k.py', 'mmpretrain'),
-                ('mmdet::atss/atss_r50_fpn_1x_coco.py', 'mmdet'),
-                ('mmseg::pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py', 'mmseg'),
-            )
-            if importlib.util.find_spec(scope)
-        ]!r
-    }:
+for base in {bases!r}:
     open({str(tmp_path / 'config.py')!r}, 'w').write(f"_base_ = ['{{base}}']")
     assert Config.fromfile({str(tmp_path / 'config.py')!r}).model.type
 """

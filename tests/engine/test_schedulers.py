@@ -44,6 +44,7 @@ CURVES = {
     'cifar_200e_bf16': logged_cosine(0.05, 200),
     'cifar_300e': logged_steps(0.25),
     'imagenet_300e': logged_cosine(0.2, 300),
+    'imagenet_300e_steps': [0.1] * 75 + [0.01] * 75 + [0.001] * 75 + [0.0001] * 75,
     'imagenet_300e_adamw': cosine(5e-4, 300, start=1e-6 / 5e-4, minimum=1e-5 / 5e-4),
 }
 
