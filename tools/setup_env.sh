@@ -40,7 +40,8 @@ lock=()
 if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
     lock=(-c "$root/requirements/lock-$stack.txt")
 fi
-pip install --progress-bar off "setuptools<82" wheel
+# OneDL's source packages name their licence in a way that setuptools reads from 77 on.
+pip install --progress-bar off "setuptools>=77,<82" wheel
 pip install --progress-bar off ${lock[@]+"${lock[@]}"} --no-build-isolation -e "$root[$stack,tests,analysis]"
 # opencv-python needs the system's libGL; its headless twin has the same module without windows.
 if ! "$venv/bin/python" -c 'import cv2' 2>/dev/null; then
