@@ -27,9 +27,3 @@ def session_records(session: Path) -> Iterator[dict]:
             continue
         if isinstance(record, dict) and isinstance(record.get('step'), int):
             yield record
-
-
-def records(folder: Union[str, Path]) -> Iterator[dict]:
-    """The records of all sessions of a run, in order."""
-    for session in sessions(folder):
-        yield from session_records(session)
