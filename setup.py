@@ -57,6 +57,8 @@ if __name__ == '__main__':
         license='Apache-2.0',
         python_requires='>=3.9',
         packages=find_packages(include=['mmrm', 'mmrm.*']),
+        py_modules=['mmrm_command'],
+        entry_points={'console_scripts': ['mmrm = mmrm_command:main']},
         package_data={'mmrm': ['.mim/**/*', 'py.typed', 'analysis/*.json']},
         include_package_data=True,
         install_requires=requirements('runtime'),

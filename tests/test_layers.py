@@ -20,6 +20,9 @@ ROWS = (
     ('experiments',),
     ('analysis', 'demo'),
     ('__init__', 'hooks'),
+    ('cli',),
+    ('__main__',),
+    ('commands',),
 )
 ROW_OF = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
 

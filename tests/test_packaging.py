@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not in_checkout(), reason='needs the source tree
 @pytest.fixture(scope='module')
 def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp('source')
-    for name in ('setup.py', 'pyproject.toml', 'MANIFEST.in', 'README.md', 'model-index.yml'):
+    for name in ('setup.py', 'mmrm_command.py', 'pyproject.toml', 'MANIFEST.in', 'README.md', 'model-index.yml'):
         shutil.copy(shipped() / name, folder)
     for name in ('mmrm', 'configs', 'tools', 'requirements'):
         shutil.copytree(shipped() / name, folder / name, ignore=shutil.ignore_patterns('__pycache__', '.mim'))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-import mmrm.apis.launch  # noqa: E402
+from mmrm.commands.dist import main  # noqa: E402
 
 if __name__ == '__main__':
-    mmrm.apis.launch.dist()
+    main()

@@ -6,45 +6,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.analysis import effective_classes  # noqa: E402
-from mmrm.apis.launch import Parser, natural, positive  # noqa: E402
-from mmrm.utils.errors import cli  # noqa: E402
-from mmrm.visualization import figures  # noqa: E402
-
-
-@cli
-def main() -> None:
-    parser = Parser(prog='effective_classes.py', description=__doc__, allow_abbrev=False)
-    parser.add_argument('out', help='picture to write: .png, .svg or .pdf')
-    for name, default, text in (
-        ('runs', 3, 'runs'),
-        ('iterations', 100, 'iterations of a run'),
-        ('num-classes', 1000, 'classes'),
-        ('size', 224, 'side of an image in pixels'),
-        ('batch', 64, 'images an iteration'),
-    ):
-        parser.add_argument(f'--{name}', type=positive, default=default, metavar='N', help=f'{text} ({default})')
-    parser.add_argument('--seed', type=natural, default=0, help='of the first run (default: 0)')
-    parser.add_argument('--overwrite', action='store_true', help='replace an existing picture')
-    args = parser.parse_args()
-    figures.check_picture(args.out, args.overwrite)
-    results = effective_classes.effective_classes(
-        runs=args.runs,
-        iterations=args.iterations,
-        num_classes=args.num_classes,
-        size=args.size,
-        batch=args.batch,
-        seed=args.seed,
-    )
-    for name, counts in results.items():
-        shown = ', '.join(f'{counts.above(limit):.2f} above {limit:g}' for limit in (1e-1, 1e-2, 1e-3, 1e-4))
-        print(f'{name}: {shown} (deviation {counts.deviation[-1]:.2f} at 1e-4)')
-    foot = [
-        f'{args.runs} runs of {args.iterations} iterations, {args.num_classes} classes, {args.size} px, '
-        f'batch {args.batch}, seed {args.seed}'
-    ]
-    print(figures.save(effective_classes.draw(results, foot), args.out, args.overwrite))
-
+from mmrm.commands.effective_classes import main  # noqa: E402
 
 if __name__ == '__main__':
     main()

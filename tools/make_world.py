@@ -1,49 +1,12 @@
 #!/usr/bin/env python
 """Generate the embedded data set: drawn objects in the layouts of ImageNet, COCO and ADE20K."""
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.apis.launch import Parser  # noqa: E402
-from mmrm.demo import make_world  # noqa: E402
-from mmrm.utils.errors import cli  # noqa: E402
-
-
-@cli
-def main() -> None:
-    parser = Parser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument('root', help='folder to make; the same world is reused, anything else there is an error')
-    parser.add_argument('--seed', type=int, default=0, help='of all random choices')
-    parser.add_argument(
-        '--classification',
-        type=int,
-        nargs=2,
-        default=(1600, 400),
-        metavar=('TRAIN', 'VAL'),
-        help='classification images',
-    )
-    parser.add_argument(
-        '--scenes',
-        type=int,
-        nargs=2,
-        default=(240, 80),
-        metavar=('TRAIN', 'VAL'),
-        help='images of the COCO and the ADE20K layout',
-    )
-    parser.add_argument('--image-size', type=int, default=64, help='side of the classification images in pixels')
-    parser.add_argument(
-        '--scene-size',
-        type=int,
-        nargs=2,
-        default=(128, 96),
-        metavar=('WIDTH', 'HEIGHT'),
-        help='of the scenes in pixels',
-    )
-    print(make_world(**vars(parser.parse_args())))
-
+from mmrm.commands.make_world import main  # noqa: E402
 
 if __name__ == '__main__':
     main()

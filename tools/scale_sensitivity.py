@@ -6,66 +6,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.analysis import classifiers, scale_sensitivity  # noqa: E402
-from mmrm.analysis.efficiency import choose_device  # noqa: E402
-from mmrm.apis.launch import Parser, natural, positive  # noqa: E402
-from mmrm.utils.errors import cli  # noqa: E402
-from mmrm.utils.files import check_out, write_text  # noqa: E402
-from mmrm.visualization import figures, grids  # noqa: E402
-
-
-@cli
-def main() -> None:
-    parser = Parser(prog='scale_sensitivity.py', description=__doc__, allow_abbrev=False)
-    parser.add_argument('out', help='picture to write: .png, .svg or .pdf')
-    parser.add_argument(
-        '--model',
-        nargs=3,
-        action='append',
-        default=[],
-        metavar=('NAME', 'CONFIG', 'CHECKPOINT'),
-        help='a checkpoint (or the folder of a run) and what to call it; may be repeated, checkpoints '
-        'of one name are seeds',
-    )
-    parser.add_argument(
-        '--scales',
-        nargs='+',
-        type=float,
-        default=scale_sensitivity.SCALES,
-        metavar='S',
-        help='side of the pasted image over the side of the whole',
-    )
-    parser.add_argument('--images', type=positive, default=1000, help='test images (default: 1000)')
-    parser.add_argument(
-        '--interpolation',
-        choices=scale_sensitivity.INTERPOLATIONS,
-        default='bilinear',
-        help='default: bilinear, antialiased; nearest is what RM trains on',
-    )
-    parser.add_argument('--seed', type=natural, default=0, help='of images, places and backgrounds (default: 0)')
-    parser.add_argument('--table', help='also write the numbers, .csv, .md or .tex')
-    parser.add_argument('--device', choices=('cpu', 'cuda'), help='default: cuda if there is one')
-    parser.add_argument('--overwrite', action='store_true', help='replace existing files')
-    args = parser.parse_args()
-    figures.check_picture(args.out, args.overwrite)
-    form = grids.choose_format(None, args.table)
-    if args.table:
-        check_out(args.table, args.overwrite)
-    models = classifiers.parse_models(args.model, choose_device(args.device))
-    points = scale_sensitivity.measure(models, args.scales, args.images, args.interpolation, args.seed)
-    cfg = classifiers.load_config(models[0].cfg.filename, part='test')
-    foot = [
-        *(trained.origin for trained in models),
-        f'data: {classifiers.data_name(cfg, "test")}, {args.images} '
-        f'images, {args.interpolation}, seed {args.seed}. RM trains on this very operation.',
-    ]
-    lines = grids.render(form, scale_sensitivity.HEADERS, scale_sensitivity.table_lines(points), right=range(3, 7))
-    if args.table:
-        print(write_text(args.table, '\n'.join(lines) + '\n', args.overwrite))
-    else:
-        print('\n'.join(lines))
-    print(figures.save(scale_sensitivity.draw(points, foot), args.out, args.overwrite))
-
+from mmrm.commands.scale_sensitivity import main  # noqa: E402
 
 if __name__ == '__main__':
     main()

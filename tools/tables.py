@@ -6,45 +6,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.analysis import tables  # noqa: E402
-from mmrm.apis.launch import Parser  # noqa: E402
-from mmrm.utils.errors import cli  # noqa: E402
-from mmrm.utils.files import check_out, write_text  # noqa: E402
-from mmrm.utils.paths import home  # noqa: E402
-from mmrm.visualization import grids  # noqa: E402
-
-
-@cli
-def main() -> None:
-    parser = Parser(prog='tables.py', description=__doc__, allow_abbrev=False)
-    parser.add_argument('tables', nargs='*', metavar='TABLE', help=f'some of {", ".join(tables.TABLES)} (default: all)')
-    parser.add_argument('--work-dirs', help='folder of the runs (default: work_dirs of the project)')
-    parser.add_argument(
-        '--run',
-        nargs='+',
-        default=[],
-        metavar='CONFIG=FOLDER',
-        help='a run at another place, e.g. configs/rm/resnet18_2xb64_cifar100.py=my/run',
-    )
-    parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
-    parser.add_argument('--out', help='write to a file, .md, .csv or .tex')
-    parser.add_argument('--overwrite', action='store_true', help='replace an existing --out file')
-    args = parser.parse_args()
-    names = tables.choose_tables(args.tables)
-    form = grids.choose_format(args.format, args.out)
-    given = tables.parse_given(args.run)
-    root = Path(args.work_dirs) if args.work_dirs else home() / 'work_dirs'
-    if args.out:
-        check_out(args.out, args.overwrite)
-    for note in tables.check_root(root, asked=args.work_dirs is not None):
-        print(f'note: {note}', file=sys.stderr)
-    text = tables.render_all(names, root, given, form)
-    if args.out:
-        write_text(args.out, text, args.overwrite)
-        print(args.out)
-    else:
-        print(text, end='')
-
+from mmrm.commands.tables import main  # noqa: E402
 
 if __name__ == '__main__':
     main()

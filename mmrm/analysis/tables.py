@@ -301,7 +301,7 @@ def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
             else 'does not exist'
         )
         if asked or root.is_file():
-            raise UserFileError(f'{root} {what}. Give the folder of your runs: --work-dirs PATH')
+            raise UserFileError(f'{root} {what}. Give the folder of your runs: --work-dir PATH')
         return [f'{show_path(root)} {what}: every cell is missing.']
     known = {
         path

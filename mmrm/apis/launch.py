@@ -40,13 +40,23 @@ from . import preflight
 
 # ---------------------------------------------------------------------------------------------------- command line
 class Parser(argparse.ArgumentParser):
-    """argparse with one line instead of the whole usage for a mistake."""
+    """argparse with one line instead of the whole usage for a mistake. ``--work-dirs`` is ``--work-dir``."""
+
+    def add_argument(self, *names, **kwargs):
+        action = super().add_argument(*names, **kwargs)
+        if '--work-dir' in names:
+            self._option_string_actions['--work-dirs'] = action
+        return action
 
     def error(self, message: str):
         if message.startswith('unrecognized arguments:'):
+            given = message.split()[2].split('=')[0]
             known = [option for action in self._actions for option in action.option_strings]
-            near = difflib.get_close_matches(message.split()[2].split('=')[0], known, n=1)
-            message += f'; did you mean {near[0]}?' if near else ''
+            near = difflib.get_close_matches(given, known, n=1)
+            if given == '--gpus':  # mim's word for it
+                message += '; in several processes: mmrm dist train CONFIG GPUS'
+            elif near:
+                message += f'; did you mean {near[0]}?'
         self.exit(2, f'error: {message} (--help lists the options)\n')
 
 
@@ -80,7 +90,7 @@ def natural(text: str) -> int:
 def train_parser(processes: bool = False) -> argparse.ArgumentParser:
     """The options of train.py; with ``processes``, those of dist_train.sh."""
     parser = Parser(
-        prog='dist_train.sh' if processes else 'train.py',
+        prog='mmrm dist train' if processes else 'mmrm train',
         description='Train a classification, detection or segmentation config.',
         allow_abbrev=False,
     )
@@ -113,7 +123,7 @@ def train_parser(processes: bool = False) -> argparse.ArgumentParser:
 def test_parser(processes: bool = False) -> argparse.ArgumentParser:
     """The options of test.py; with ``processes``, those of dist_test.sh."""
     parser = Parser(
-        prog='dist_test.sh' if processes else 'test.py',
+        prog='mmrm dist test' if processes else 'mmrm test',
         description='Test a classification, detection or segmentation config.',
         allow_abbrev=False,
     )

@@ -1,0 +1,1 @@
+"""The commands of mmrm, one file each."""

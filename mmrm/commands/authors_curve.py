@@ -1,0 +1,32 @@
+"""A run's validation curve over those of RecursiveMix's authors, also of a run that is still under way."""
+
+from typing import Optional, Sequence
+
+from ..analysis import authors_curves
+from ..apis.launch import Parser
+from ..utils.errors import cli
+from ..utils.paths import find
+from ..visualization import figures, grids
+
+
+@cli
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    parser = Parser(prog='mmrm authors-curve', description=__doc__, allow_abbrev=False)
+    parser.add_argument('run', help='folder of the run')
+    parser.add_argument('out', nargs='?', help='picture to write: .png, .svg or .pdf (default: none, only the table)')
+    parser.add_argument(
+        '--config', help='its config, where the folder does not tell, e.g. configs/rm/resnet50_8xb64_in1k.py'
+    )
+    parser.add_argument('--overwrite', action='store_true', help='replace an existing picture')
+    args = parser.parse_args(argv)
+    if args.out:
+        figures.check_picture(args.out, args.overwrite)
+    run, curves = authors_curves.read(find(args.run), args.config)
+    print(
+        '\n'.join(
+            grids.render('terminal', authors_curves.HEADERS, authors_curves.table_lines(run, curves), right=range(4))
+        )
+    )
+    print(authors_curves.beside(run, curves) or 'no validation yet that the authors have, too')
+    if args.out:
+        print(figures.save(authors_curves.draw(run, curves), args.out, args.overwrite))

