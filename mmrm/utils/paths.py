@@ -45,26 +45,61 @@ def looked_in(path: Union[str, Path]) -> str:
 def find_config(path: Union[str, Path]) -> Path:
     """Return a config file, looked up from the current folder, the home folder and the shipped configs.
 
+    ``mmrm::rm/resnet50_8xb64_in1k.py`` is the shipped one, as in ``_base_``; mmengine knows other packages' names.
+
     Raises:
-        UserFileError: If there is none; the message lists near names.
+        UserFileError: If there is none; the message lists near names, those of the current folder first.
     """
-    path = Path(path).expanduser()
-    for base in (Path(), home(), shipped(), shipped() / 'configs'):
+    scope, separator, name = str(path).partition('::')
+    if separator and scope != 'mmrm':
+        return _config_of_package(str(path), scope)
+    bases = (shipped() / 'configs',) if separator else (Path(), home(), shipped(), shipped() / 'configs')
+    path = Path(name) if separator else Path(path).expanduser()
+    for base in bases:
         if (base / path).is_file():
             return (base / path).resolve()
+    what = 'is a folder, not a config file' if path.is_dir() and not separator else 'does not exist'
+    shown = f'mmrm::{path}' if separator else path
+    raise UserFileError(f'config {shown} {what}.{_near_configs(path, "mmrm::" if separator else "")}')
+
+
+def _config_of_package(path: str, scope: str) -> Path:
+    """The file of ``mmpretrain::resnet/resnet50_8xb32_in1k.py`` and the like."""
+    from mmengine.config import Config
+
+    try:
+        found = Path(Config._get_cfg_path(path, '')[0])
+    except Exception as error:  # mmengine's errors for a package without configs are many
+        raise UserFileError(f'config {path}: the package {scope} or its configs cannot be found.') from error
+    if not found.is_file():
+        raise UserFileError(f'config {path} does not exist.')
+    return found
+
+
+def _near_configs(path: Path, scope: str) -> str:
+    """`` Did you mean A?``: configs of the folder that was named, of the current one, then the shipped ones."""
     import difflib
 
-    known = sorted(str(p.relative_to(shipped())) for p in (shipped() / 'configs').glob('[!_]*/*.py'))
-    near = difflib.get_close_matches(str(path), known, n=3, cutoff=0.5)
-    hint = f' Did you mean {", ".join(near)}?' if near else ' The shipped configs are in configs/*/*.py.'
-    what = 'is a folder, not a config file' if path.is_dir() else 'does not exist'
-    raise UserFileError(f'config {path} {what}.{hint}')
+    own = []
+    if not scope:
+        folder = path.parent if path.parent.is_dir() else Path()
+        own = sorted(str(each) for each in {*folder.glob('*.py'), *Path().glob('*.py')})
+    root = shipped() / 'configs' if scope else shipped()
+    known = sorted(str(each.relative_to(root)) for each in (shipped() / 'configs').glob('[!_]*/*.py'))
+    near = difflib.get_close_matches(str(path), own, n=3, cutoff=0.6)
+    near += difflib.get_close_matches(str(path), known, n=3, cutoff=0.5)
+    if near:
+        return f' Did you mean {", ".join(scope + name for name in near[:3])}?'
+    return ' The shipped configs are in configs/*/*.py.'
 
 
 def default_work_dir(config: Union[str, Path], seed: Union[int, None] = None) -> Path:
-    """``work_dirs/<regulariser>/<config name>[/seed<N>]``, without the regulariser for a config of the user's."""
+    """``work_dirs/<regulariser>/<config name>[/seed<N>]``, without the regulariser for a config of the user's.
+
+    It stands in the project's folder for a config in there, else in the current one.
+    """
     config = Path(config).resolve()
-    work_dir = home() / 'work_dirs'
+    work_dir = (home() if home().resolve() in config.parents else Path.cwd()) / 'work_dirs'
     if config.parent.parent.name == 'configs':
         work_dir = work_dir / config.parent.name
     work_dir = work_dir / config.stem
