@@ -13,6 +13,7 @@ import errno
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -128,7 +129,7 @@ def test_parser(processes: bool = False) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')
-    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument('checkpoint', help="checkpoint file, or a run's folder (its best, else its last)")
     if processes:
         parser.add_argument('gpus', type=positive, metavar='GPUS', help='processes on this node, one a GPU')
     parser.add_argument('--work-dir', help='for logs (default: work_dirs/<regulariser>/<config>)')
@@ -144,7 +145,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--device',
         choices=preflight.DEVICES,
-        help='default: the GPU, an error where there is none; MMRM_DEVICE=cpu is --device cpu',
+        help="default: the GPU (on a Mac, torch's mps), an error where there is none; MMRM_DEVICE=cpu is --device cpu",
     )
     parser.add_argument(
         '--cfg-options',
@@ -270,6 +271,8 @@ def prepare_train(args: argparse.Namespace) -> Config:
     device = preflight.choose_device(args.device)
     preflight.set_launcher(cfg, args, device)
     preflight.check_optimizer(cfg)
+    preflight.check_schedule(cfg)
+    preflight.check_sync_bn(cfg, args, device)
     preflight.check_batch_augments(cfg)
     if args.seed is not None:
         cfg.randomness = dict(cfg.get('randomness') or {}, seed=args.seed)
@@ -445,7 +448,7 @@ def leave_processes() -> None:
 def explain(error: BaseException, work_dir: Optional[str] = None) -> Optional[UserError]:
     """What a user can do about an error that is known to come from the input; None for everything else (a bug)."""
     if isinstance(error, UserError):
-        return error
+        return from_worker(error)
     text = one_line(error)
     frames = traceback.extract_tb(error.__traceback__)
     building = any('mmengine' in frame.filename and frame.name.startswith('build_') for frame in frames)
@@ -466,6 +469,17 @@ def explain(error: BaseException, work_dir: Optional[str] = None) -> Optional[Us
     if isinstance(error, (FileNotFoundError, PermissionError)):
         lines = str(error).strip().splitlines()  # a data-loader worker puts its traceback before it
         return UserFileError(lines[-1] if lines else type(error).__name__)
+    if 'stack expects each tensor to be equal size' in text:
+        sizes = ' and '.join(f'{width} x {height}' for height, width in re.findall(r'\[\d+, (\d+), (\d+)\]', text)[-2:])
+        return UserValueError(
+            f'the images of a batch have different sizes ({sizes or text}): the pipeline has no step that gives all of '
+            'them one size. Add one, e.g. RandomResizedCrop(scale=224) for training, ResizeEdge(scale=256, '
+            'edge="short") and CenterCrop(crop_size=224) for validation.'
+        )
+    if 'failed to load image: ' in text or ('imdecode' in text and '!buf.empty()' in text):
+        name = text.partition('failed to load image: ')[2]
+        what = f'image {name} cannot be decoded' if name else 'an image file is empty'
+        return UserFileError(f'{what}; mmrm check --data CONFIG lists every broken image.')
     if 'Class values must be' in text or (isinstance(error, IndexError) and text.endswith('is out of bounds.')):
         return UserValueError(
             f'a label is none of the classes 0 to num_classes - 1 of the head and the preprocessor ({text})'
@@ -480,6 +494,14 @@ def explain(error: BaseException, work_dir: Optional[str] = None) -> Optional[Us
     if 'EADDRINUSE' in text or 'address already in use' in text.lower():
         return UserValueError(port_message(os.environ.get('MASTER_PORT', os.environ.get('PORT', '29500'))))
     return None
+
+
+def from_worker(error: UserError) -> UserError:
+    """A mistake that a data-loader worker met, without the traceback that torch puts before its line."""
+    lines = str(error).strip().splitlines()
+    if len(lines) < 2 or not lines[0].startswith('Caught '):
+        return error
+    return type(error)(re.sub(r'^[\w.]*Error: ', '', lines[-1]))
 
 
 @contextlib.contextmanager

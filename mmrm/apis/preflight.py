@@ -23,17 +23,18 @@ from mmengine.registry import OPTIMIZERS
 from ..core import ROI_LAYER
 from ..engine.optim_wrapper import bfloat16_is_fast
 from ..engine.runner import RANK_VARIABLES, Runner, check_epoch_is_complete, exact_loop
+from ..engine.schedulers import INFINITE
 from ..utils import files as writing
 from ..utils import paths
 from ..utils.checkpoints import read_checkpoint
 from ..utils.config import checkpoint_out_dir, dataset_class, datasets, preprocessor_of, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
-from ..utils.processes import local_rank, print_once
+from ..utils.processes import local_rank, print_once, warn
 from ..weights.layouts import abbreviate, compare
-from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints
+from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints, weights_of_run
 from ..weights.strict import download
 
-DEVICES = ('cuda', 'cpu')
+DEVICES = ('cuda', 'cpu', 'mps')
 # An RM head's RoI layer serves training only; batch norm's counter is unused with a fixed momentum.
 UNUSED_IN_TEST = (f'{ROI_LAYER}.', 'num_batches_tracked')
 
@@ -46,6 +47,43 @@ def check_optimizer(cfg: Config) -> None:
         with OPTIMIZERS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
             if registry.get(name) is None:
                 raise UserValueError(f'config: optim_wrapper.optimizer.type = {name!r} is not a known optimizer.')
+
+
+def check_schedule(cfg: Config) -> None:
+    """Raise if a schedule would begin after the training has ended; warn of one that the training does not finish."""
+    length = cfg.train_cfg.get('max_epochs')
+    schedulers = cfg.get('param_scheduler') or []
+    if not isinstance(length, int) or not isinstance(schedulers, (dict, list, tuple)):
+        return
+    schedulers = [schedulers] if isinstance(schedulers, dict) else schedulers
+    for index, each in enumerate(schedulers):
+        if not isinstance(each, dict) or 'type' not in each or not each.get('by_epoch', True):
+            continue
+        name = f'param_scheduler{f".{index}" if len(schedulers) > 1 else ""} ({type_name(each)})'
+        begin, end = each.get('begin', 0), each.get('end')
+        if end is None and begin >= length > 0:
+            raise UserValueError(
+                f'config: {name} begins at epoch {begin}, and train_cfg.max_epochs is {length}: give the schedule the '
+                'length of the training.'
+            )
+        last = max(end or 0, begin + (each.get('T_max') or 0), each.get('epochs') or 0, *(each.get('milestones') or ()))
+        if length < last < INFINITE:
+            warn(
+                f'{name} is meant for {last} epochs, and train_cfg.max_epochs is {length}: the learning rate will not '
+                'come down as planned. For a shorter run, shorten the schedule, too.'
+            )
+
+
+def check_sync_bn(cfg: Config, args: argparse.Namespace, device: str) -> None:
+    """Raise if BN is to be synchronised between processes where torch cannot."""
+    wanted = cfg.get('sync_bn')
+    if wanted not in (None, 'torch', 'mmcv'):
+        raise UserValueError(f"config: sync_bn = {wanted!r}: 'torch', 'mmcv' or None is allowed.")
+    if wanted and device == 'cpu' and (args.launcher != 'none' or hasattr(args, 'gpus')):
+        raise UserValueError(
+            f'config: sync_bn = {wanted!r} needs GPUs, SyncBN has no CPU implementation. On the CPU leave it out: '
+            '--cfg-options sync_bn=None'
+        )
 
 
 def check_batch_augments(cfg: Config) -> None:
@@ -72,6 +110,8 @@ def check_batch_augments(cfg: Config) -> None:
 
 def set_amp(cfg: Config, device: str) -> None:
     """``--amp``: float16 with dynamic loss scaling on a GPU, bfloat16 on the CPU."""
+    if device == 'mps':
+        raise UserValueError("--amp: mmengine has no mixed precision for torch's mps; train in float32, without --amp.")
     if type_name(cfg.optim_wrapper) not in ('', 'OptimWrapper', 'AmpOptimWrapper', 'BFloat16OptimWrapper'):
         raise UserValueError(f'--amp replaces OptimWrapper; the config has {type_name(cfg.optim_wrapper)}.')
     if device == 'cpu':
@@ -90,6 +130,8 @@ def check_precision(cfg: Config, device: str) -> None:
         'train in float32: without --amp, and where the config asks for it with --cfg-options '
         'optim_wrapper.type=OptimWrapper val_cfg.fp16=False.'
     )
+    if device == 'mps' and kind == 'AmpOptimWrapper':
+        raise UserValueError(f"AmpOptimWrapper does not know torch's mps; {instead}")
     if device == 'cpu' and kind == 'AmpOptimWrapper':
         raise UserValueError(f'AmpOptimWrapper needs a GPU; on the CPU --amp is in bfloat16. Or {instead}')
     if device == 'cpu' and kind == 'BFloat16OptimWrapper' and not bfloat16_is_fast():
@@ -365,7 +407,8 @@ def check_checkpoint(path, to_resume: bool = False, by_epoch: bool = False) -> s
 
     With ``by_epoch``, for a run in whole epochs, one from the middle of an epoch cannot be resumed from.
 
-    One at ``http(s)://`` or ``torchvision://`` is downloaded; other addresses are mmengine's, returned as they are.
+    The folder of a run stands for its best checkpoint, else its last; to resume, for its last. One at ``http(s)://`` or
+    ``torchvision://`` is downloaded; other addresses are mmengine's, returned as they are.
     """
     if str(path).startswith(('http://', 'https://', 'torchvision://')):
         path = download(str(path))
@@ -374,6 +417,8 @@ def check_checkpoint(path, to_resume: bool = False, by_epoch: bool = False) -> s
             raise UserValueError(f'checkpoint {path}: torch before 2.4 cannot load that safely; download it first.')
         return str(path)
     path = paths.find(path).absolute()
+    if path.is_dir():
+        path = (to_resume and latest_checkpoint(path, print_once)) or weights_of_run(path)
     if local_rank() > 0:  # one process of a node reads the file for all
         return str(path)
     checkpoint = read_checkpoint(path)
@@ -443,6 +488,13 @@ def choose_device(asked: Optional[str] = None) -> str:
     if asked == 'cpu':
         os.environ['CUDA_VISIBLE_DEVICES'] = ''
         device_utils.DEVICE = 'cpu'
+    elif asked == 'mps':
+        if not torch.backends.mps.is_available():
+            raise UserError(
+                '--device mps: torch.backends.mps.is_available() is false; it takes a Mac and a torch that was built '
+                'for it. --device cpu works everywhere.'
+            )
+        device_utils.DEVICE = 'mps'
     elif get_device() == 'cpu' or (asked == 'cuda' and get_device() != 'cuda'):
         raise UserError(
             'no GPU was found (torch.cuda.is_available() is false). If you mean to use the CPU, ask for it '

@@ -1,8 +1,19 @@
-"""Data sets: CIFAR and ImageNet with their files checked."""
+"""Data sets: CIFAR, ImageNet and folders of images, with their files checked."""
 
 from .cifar import RMCIFAR10, RMCIFAR100
 from .fetch_cifar10 import get_cifar10
 from .imagenet import RMImageNet
+from .images import RMImageFolder, RMLoadImageFromFile
 from .transforms import RMColorJitter, RMLighting, RMRandomResizedCrop
 
-__all__ = ['RMCIFAR10', 'RMCIFAR100', 'RMColorJitter', 'RMImageNet', 'RMLighting', 'RMRandomResizedCrop', 'get_cifar10']
+__all__ = [
+    'RMCIFAR10',
+    'RMCIFAR100',
+    'RMColorJitter',
+    'RMImageFolder',
+    'RMImageNet',
+    'RMLighting',
+    'RMLoadImageFromFile',
+    'RMRandomResizedCrop',
+    'get_cifar10',
+]

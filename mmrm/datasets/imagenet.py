@@ -7,16 +7,18 @@ from mmpretrain.registry import DATASETS
 
 from ..utils.errors import UserFileError
 from ..utils.paths import find
+from .images import SkipsBrokenImages
 
 
 @DATASETS.register_module()
-class RMImageNet(ImageNet):
+class RMImageNet(SkipsBrokenImages, ImageNet):
     """mmpretrain's ImageNet, where a folder that is missing or half there is an error that names it.
 
     Args:
         data_root (str): The folder that holds ``train`` and ``val`` (and perhaps ``meta``). A relative one is looked up
             from the current folder, then from the project's.
         split (str): 'train', 'val' or 'test'.
+        skip_broken (bool): Train past a broken image instead of naming it. Defaults to False.
         **kwargs: Other arguments of :class:`mmpretrain.datasets.ImageNet`.
     """
 

@@ -6,6 +6,7 @@ from typing import Any, List, NamedTuple, Tuple
 from torch.utils.data import Dataset, get_worker_info
 
 from ..utils.random_state import kept_generators, seed_generators
+from .images import name_broken
 
 
 class Draw(NamedTuple):
@@ -41,7 +42,13 @@ class SeededDataset(Dataset):
 
     def _load(self, draw: Draw):
         seed_generators(*draw.seed)
-        return self._dataset[draw.index]
+        try:
+            return self._dataset[draw.index]
+        except Exception as error:
+            broken = name_broken(self._dataset, draw.index, error)
+            if broken is None:
+                raise
+            raise broken from None
 
     def __len__(self) -> int:
         return len(self._dataset)
