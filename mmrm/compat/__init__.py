@@ -1,4 +1,4 @@
-"""Keeps the OpenMMLab packages alive on a current torch.
+"""Keeps the OpenMMLab packages alive on a current torch and NumPy.
 
 One repair a module, each with ``needed()`` (is the flaw there, and not repaired yet?) and ``apply()``. Once upstream is
 repaired, a module can be deleted together with its name below.
@@ -11,11 +11,13 @@ repaired, a module can be deleted together with its name below.
     ``mmseg::``, ``mmdet::``, ``mmpretrain::`` and ``mmrm::`` in ``_base_``.
 :mod:`~mmrm.compat.multimodal`
     mmpretrain beside transformers 5.
+:mod:`~mmrm.compat.hue`
+    ``mmcv.adjust_hue`` beside NumPy 2.
 """
 
-from . import checkpoints, multimodal, ops, scopes
+from . import checkpoints, hue, multimodal, ops, scopes
 
-REPAIRS = (ops, checkpoints, scopes, multimodal)
+REPAIRS = (ops, checkpoints, scopes, multimodal, hue)
 
 
 def apply() -> None:

@@ -1,0 +1,94 @@
+"""The hue of mmcv beside NumPy 2."""
+
+import importlib.util
+
+import mmcv
+import numpy as np
+import pytest
+import torch
+from mmcv.image import photometric
+from torchvision.transforms.v2 import functional
+
+from mmrm.compat import hue
+
+# Of this pixel in BGR, by hue factor: mmcv 2.1.0 and OpenCV 4.11 with NumPy 1.26.4, which wraps as C does.
+PIXEL = (30, 90, 210)
+NUMPY_1 = {
+    -0.5: (210, 144, 30),
+    -0.4: (210, 38, 30),
+    -0.25: (210, 30, 187),
+    -0.1: (72, 30, 210),
+    -0.004: (30, 85, 210),
+    -0.003: (30, 89, 210),
+    0.0: (30, 89, 210),
+    0.1: (30, 195, 210),
+    0.25: (30, 210, 64),
+    0.5: (210, 153, 30),
+}
+
+
+def colours(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+
+
+def test_no_repair_is_left_to_do():
+    assert not hue.needed()
+
+
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+@pytest.mark.parametrize('factor', np.linspace(-0.5, 0.5, 21).tolist())
+def test_hue_turns_by_the_steps_of_the_factor(factor, backend):
+    image = colours()
+    turned = mmcv.adjust_hue(image, factor, backend=backend)
+    assert turned.dtype == np.uint8 and turned.shape == image.shape
+    if int(factor * 255) == 0:
+        assert np.abs(turned.astype(int) - image).max() <= 12, 'to HSV and back'
+    same = mmcv.adjust_hue(image, np.float64(factor), backend=backend)
+    assert np.array_equal(turned, same), "NumPy's number as well as Python's"
+
+
+@pytest.mark.parametrize('factor, expected', NUMPY_1.items())
+def test_pixels_are_those_of_numpy_1(factor, expected):
+    assert tuple(mmcv.adjust_hue(np.array([[PIXEL]], np.uint8), factor, backend='cv2')[0, 0]) == expected
+
+
+@pytest.mark.parametrize('factor', [-0.5, -0.3, -0.1, -0.02, 0.1, 0.4, 0.5])
+def test_hue_is_that_of_torchvision(factor):
+    """torchvision computes with real numbers, mmcv with 256 steps in each of three channels."""
+    image = colours()
+    rgb = torch.from_numpy(image[..., ::-1].copy()).permute(2, 0, 1)
+    expected = functional.adjust_hue(rgb, factor).permute(1, 2, 0).numpy()[..., ::-1].astype(int)
+    found = mmcv.adjust_hue(image, factor, backend='cv2').astype(int)
+    assert np.abs(found - expected).mean() < 2 and np.abs(found - expected).max() <= 16
+    assert np.abs(found - image).mean() > 3, 'it did turn'
+
+
+@pytest.mark.skipif(int(np.__version__[0]) < 2, reason='NumPy 1 has no such flaw')
+def test_repair_is_needed_without_it_and_mends_every_name(monkeypatch):
+    inner = getattr(photometric.adjust_hue, '__wrapped__', None)
+    if inner is None:
+        pytest.skip('this mmcv needs no repair')
+    for module in (photometric, mmcv.image, mmcv):
+        monkeypatch.setattr(module, 'adjust_hue', inner)
+    with pytest.raises(OverflowError):
+        mmcv.adjust_hue(colours(), -0.1)
+    assert hue.needed()
+    hue.apply()
+    assert not hue.needed()
+    assert mmcv.adjust_hue is mmcv.image.adjust_hue is photometric.adjust_hue
+
+
+@pytest.mark.parametrize('factor', [-0.51, 0.6])
+def test_mmcvs_own_checks_remain(factor):
+    with pytest.raises(ValueError, match='hue_factor'):
+        mmcv.adjust_hue(colours(), factor)
+
+
+@pytest.mark.skipif(importlib.util.find_spec('mmpretrain') is None, reason='needs mmpretrain')
+def test_mmpretrains_colour_jitter_turns_both_ways():
+    from mmpretrain.datasets.transforms import ColorJitter
+
+    np.random.seed(0)
+    jitter = ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.5)
+    for _ in range(20):
+        assert jitter(dict(img=colours()))['img'].dtype == np.uint8
