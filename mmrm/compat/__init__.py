@@ -1,4 +1,4 @@
-"""Keeps the OpenMMLab packages alive on a current torch and NumPy.
+"""Keeps the OpenMMLab packages alive on a current torch and NumPy, and safe.
 
 One repair a module, each with ``needed()`` (is the flaw there, and not repaired yet?) and ``apply()``. Once upstream is
 repaired, a module can be deleted together with its name below.
@@ -13,11 +13,13 @@ repaired, a module can be deleted together with its name below.
     mmpretrain beside transformers 5.
 :mod:`~mmrm.compat.hue`
     ``mmcv.adjust_hue`` beside NumPy 2.
+:mod:`~mmrm.compat.configs`
+    Configs in yaml, and those inside checkpoints, are data.
 """
 
-from . import checkpoints, hue, multimodal, ops, scopes
+from . import checkpoints, configs, hue, multimodal, ops, scopes
 
-REPAIRS = (ops, checkpoints, scopes, multimodal, hue)
+REPAIRS = (ops, checkpoints, scopes, multimodal, hue, configs)
 
 
 def apply() -> None:

@@ -1,0 +1,161 @@
+"""Configs that are data: yaml, json, and the text inside a checkpoint."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.infer import BaseInferencer
+
+from mmrm.compat import configs
+from mmrm.utils.config import read_config
+from mmrm.utils.errors import UserFileError
+from mmrm.utils.paths import shipped
+
+TAG = '!!python/object/apply:os.mkdir'
+
+
+def trap(folder):
+    """yaml that creates a folder if it is executed, and that folder."""
+    made = folder / 'made'
+    return f'model:\n  type: A\n  trap: {TAG} [{made}]\n', made
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_made(tmp_path):
+    yield
+    assert not (tmp_path / 'made').exists()
+
+
+def test_the_trap_works_with_the_loader_that_mmengine_brings(tmp_path):
+    import yaml
+
+    text, made = trap(tmp_path)
+    yaml.load(text, Loader=yaml.UnsafeLoader)
+    assert made.exists()
+    made.rmdir()
+
+
+@pytest.mark.parametrize('suffix', ['.yaml', '.yml'])
+def test_a_yaml_config_that_asks_for_python_objects_is_refused(suffix, tmp_path):
+    config = tmp_path / f'config{suffix}'
+    config.write_text(trap(tmp_path)[0])
+    with pytest.raises(UserFileError) as error:
+        read_config(config)
+    told = str(error.value)
+    assert str(config) in told and TAG in told and 'line 3' in told and '\n' not in told
+
+
+@pytest.mark.parametrize(
+    'value',
+    [
+        '!!python/object/apply:os.system ["true"]',
+        '!!python/object/new:os.system ["true"]',
+        '!!python/object:argparse.Namespace {a: 1}',
+        '!!python/name:os.system',
+        '!!python/module:os',
+        '!<tag:yaml.org,2002:python/name:os.system>',
+        '!own 3',
+    ],
+)
+def test_every_tag_that_is_not_plain_data_is_refused(value, tmp_path):
+    config = tmp_path / 'config.yaml'
+    config.write_text(f'fine: 1\nnested:\n  - {value}\n')
+    with pytest.raises(UserFileError, match=r'line 3: !.* is not plain data'):
+        Config.fromfile(config)
+
+
+@pytest.mark.parametrize('top', ['top.yaml', 'top.json', 'top.py'])
+def test_the_base_that_is_refused_is_named(top, tmp_path):
+    base = tmp_path / 'base.yaml'
+    base.write_text(trap(tmp_path)[0])
+    text = "_base_ = ['base.yaml']\n" if top.endswith('.py') else json.dumps(dict(_base_=['./base.yaml']))
+    (tmp_path / top).write_text(text)
+    with pytest.raises(UserFileError) as error:
+        read_config(tmp_path / top)
+    assert str(base) in str(error.value) and TAG in str(error.value) and top not in str(error.value)
+
+
+def test_the_text_of_a_yaml_config_is_refused_as_well(tmp_path):
+    with pytest.raises(UserFileError, match='python/object/apply'):
+        Config.fromstring(trap(tmp_path)[0], '.yaml')
+
+
+def test_plain_yaml_and_json_are_read_as_before(tmp_path, monkeypatch):
+    monkeypatch.setenv('MMRM_TEST_NAME', 'resnet')
+    (tmp_path / 'base.yml').write_text('optimizer: &o {lr: 1.0e-3, flag: yes, none: ~, text: "é"}\nagain: *o\n')
+    (tmp_path / 'middle.json').write_text('{"_base_": "./base.yml", "optimizer": {"lr": 0.1}, "model": {"type": "A"}}')
+    (tmp_path / 'top.yaml').write_text(
+        '_base_: [./middle.json]\nname: {{$MMRM_TEST_NAME:vgg}}\nlr: {{_base_.optimizer.lr}}\nsizes: [1, 2.5]\n'
+        'date: 2024-01-31\nmodel: {_delete_: true, type: B}\n'
+    )
+    cfg = read_config(tmp_path / 'top.yaml')
+    assert cfg.optimizer == dict(lr=0.1, flag=True, none=None, text='é') and cfg.again.lr == 1e-3
+    assert (cfg.name, cfg.lr, cfg.sizes, str(cfg.date)) == ('resnet', 0.1, [1, 2.5], '2024-01-31')
+    assert cfg.model == dict(type='B')
+
+
+def test_what_mmengine_dumps_as_yaml_comes_back(tmp_path):
+    cfg = Config.fromfile(shipped() / 'configs/rm/resnet18_2xb64_cifar10.py')
+    cfg.betas = ((0.9, 0.999), [1, (2, 3)])
+    cfg.dump(tmp_path / 'dumped.yaml')
+    assert '!!python/tuple' in (tmp_path / 'dumped.yaml').read_text()
+    assert Config.fromfile(tmp_path / 'dumped.yaml').to_dict() == cfg.to_dict()
+
+
+def test_the_tool_tells_it_in_one_line(tmp_path):
+    config = tmp_path / 'config.yaml'
+    config.write_text(trap(tmp_path)[0])
+    run = subprocess.run(
+        [sys.executable, str(shipped() / 'tools/train.py'), str(config)], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert run.returncode == 2
+    lines = run.stderr.strip().splitlines()
+    assert lines[-1].startswith('error: config') and TAG in lines[-1] and 'Traceback' not in run.stderr
+
+
+# ---------------------------------------------------------------------------------------------- a checkpoint's config
+class Inferencer(BaseInferencer):
+    """mmengine's way to a model; what comes after it is not of interest here."""
+
+    def __init__(self):
+        pass
+
+    preprocess = visualize = postprocess = _init_pipeline = None
+
+
+def checkpoint(folder, text, place='meta'):
+    path = folder / 'weights.pth'
+    held = dict(meta=dict(cfg=text)) if place == 'meta' else dict(message_hub=dict(runtime_info=dict(cfg=text)))
+    torch.save(dict(held, state_dict={}), path)
+    return str(path)
+
+
+@pytest.mark.parametrize('place', ['meta', 'message_hub'])
+@pytest.mark.parametrize(
+    'code',
+    [
+        'open({made!r}, "w")',
+        'model = dict(type="A", trap=open({made!r}, "w"))',
+        'model = [open({made!r}, "w") for _ in "1"]',
+        '_base_ = {made!r}',
+        'dict = 1',
+        'model = [\'{{{{$X:\\}}}}\', \',open("{made}","w"),#\']',
+    ],
+)
+def test_code_in_a_checkpoints_config_is_not_executed(code, place, tmp_path):
+    weights = checkpoint(tmp_path, code.format(made=str(tmp_path / 'made')), place)
+    with pytest.raises(UserFileError, match='refused') as error:
+        Inferencer()._init_model(ConfigDict(), weights, 'cpu')
+    assert weights in str(error.value)
+
+
+def test_what_mmengine_writes_into_checkpoints_is_plain():
+    for name in ('rm/resnet50_8xb64_in1k', 'rm/atss_r50_fpn_1x_coco', 'rm/upernet_r50_8xb2-80k_ade20k-512x512'):
+        assert configs.is_plain(Config.fromfile(shipped() / f'configs/{name}.py').pretty_text)
+
+
+def test_a_config_of_ones_own_may_still_be_code():
+    assert Config.fromstring('a = sum(range(4))', '.py').a == 6
