@@ -28,24 +28,27 @@ if [ -x "$venv/bin/python" ]; then
     done
 fi
 python=${PYTHON:-python3}
-if ! "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))'; then
-    echo "error: $("$python" --version 2>&1); the pinned packages need Python 3.10 to 3.12. Set PYTHON=..." >&2
+if ! "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))'; then
+    echo "error: $("$python" --version 2>&1); the pinned packages need Python 3.10 to 3.14. Set PYTHON=..." >&2
     exit 2
 fi
 echo "mmrm: setting up $venv with the $stack packages (once, a few minutes, about 6 GB with torch's CUDA libraries)"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
-# Every package at the version the tests ran with; the lock was made with Python 3.11.
-lock=()
-if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
-    lock=(-c "$root/requirements/lock-$stack.txt")
-fi
-# OneDL's source packages name their licence in a way that setuptools reads from 77 on.
-pip install --progress-bar off "setuptools>=77,<82" wheel
-pip install --progress-bar off ${lock[@]+"${lock[@]}"} --no-build-isolation -e "$root[$stack,tests,analysis]"
+# Every package at the version the tests ran with, and no file but those whose hash is in the lock (tools/lock.sh).
+locked() {
+    local lock=requirements/lock-$1.txt
+    shift
+    if ! pip install --progress-bar off --require-hashes --no-build-isolation "$@" -r "$root/$lock"; then
+        echo "error: the packages of $lock could not be installed; pip says why, above" >&2
+        exit 1
+    fi
+}
+locked build
+locked "$stack"
+pip install --progress-bar off --no-build-isolation --no-deps -e "$root"
 # opencv-python needs the system's libGL; its headless twin has the same module without windows.
 if ! "$venv/bin/python" -c 'import cv2' 2>/dev/null; then
-    version=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("opencv-python"))')
-    pip install --progress-bar off --force-reinstall --no-deps "opencv-python-headless==$version"
+    locked "$stack-headless" --force-reinstall --no-deps
 fi
 printf '%s\n' "$wanted" > "$stamp"

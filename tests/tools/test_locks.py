@@ -1,0 +1,146 @@
+"""The locks: every package pinned and hashed, and a set-up that stops at a file with another hash."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from mmrm.utils.paths import in_checkout, shipped
+
+pytestmark = pytest.mark.skipif(not in_checkout(), reason='needs the source tree')
+REQUIREMENTS = shipped() / 'requirements'
+LOCKS = sorted(path.name for path in REQUIREMENTS.glob('lock-*.txt'))
+STACKS = ('openmmlab', 'onedl')
+INPUTS = ('runtime', 'torch', 'tests', 'analysis', 'build')  # of tools/lock.sh, beside the stack's
+PYTHONS = ('3.10', '3.11', '3.12', '3.13', '3.14')
+
+
+def read_lock(name: str) -> dict:
+    """The hashes of each requirement in a lock."""
+    text = (REQUIREMENTS / name).read_text().replace('\\\n', ' ')
+    lines = [line.split(' --hash=') for line in text.splitlines() if line and not line.startswith('#')]
+    return {Requirement(line[0].strip()): [part.strip() for part in line[1:]] for line in lines}
+
+
+def asked_for(stack: str) -> list:
+    lines = [line for name in (*INPUTS, stack) for line in (REQUIREMENTS / f'{name}.txt').read_text().splitlines()]
+    return [Requirement(line) for line in lines if line.strip() and not line.startswith('#')]
+
+
+def chosen(lock: dict, python: str, system: str = 'linux') -> dict:
+    """The versions that pip would take for a Python, by name."""
+    machine = dict(python_version=python, python_full_version=f'{python}.4', sys_platform=system)
+    machine.update(platform_machine='x86_64', platform_python_implementation='CPython', implementation_name='cpython')
+    fitting = [line for line in lock if line.marker is None or line.marker.evaluate(machine)]
+    names = [line.name for line in fitting]
+    assert len(names) == len(set(names)), 'one version each'
+    return {line.name: str(line.specifier).removeprefix('==') for line in fitting}
+
+
+def normal(name: str) -> str:
+    return re.sub('[-_.]+', '-', name).lower()
+
+
+def test_there_is_a_lock_for_each_stack_and_its_headless_twin():
+    expected = {f'lock-{stack}{end}.txt' for stack in STACKS for end in ('', '-headless')}
+    assert set(LOCKS) == expected | {'lock-build.txt'}
+
+
+@pytest.mark.parametrize('name', LOCKS)
+def test_every_package_of_a_lock_is_pinned_and_hashed_and_names_no_host(name):
+    lock = read_lock(name)
+    assert lock
+    for line, hashes in lock.items():
+        assert re.fullmatch(r'==[\w.+!]+', str(line.specifier)), line
+        assert hashes and all(re.fullmatch('sha256:[0-9a-f]{64}', each) for each in hashes), line
+    text = (REQUIREMENTS / name).read_text()
+    assert '://' not in text and '--index' not in text and '.org' not in text
+
+
+@pytest.mark.parametrize('python', PYTHONS)
+@pytest.mark.parametrize('stack', STACKS)
+def test_a_lock_holds_what_the_requirements_ask_for(stack, python):
+    """If this fails, the requirements changed: run tools/lock.sh."""
+    versions = chosen(read_lock(f'lock-{stack}.txt'), python)
+    for wanted in asked_for(stack):
+        if wanted.marker is None or wanted.marker.evaluate(dict(python_version=python)):
+            assert wanted.specifier.contains(versions[normal(wanted.name)]), wanted
+
+
+@pytest.mark.parametrize('stack', STACKS)
+def test_no_gpu_libraries_of_linux_are_asked_for_elsewhere(stack):
+    lock = read_lock(f'lock-{stack}.txt')
+    assert any(name.startswith('nvidia-') for name in chosen(lock, '3.13'))
+    for system in ('darwin', 'win32'):
+        assert not any(name.startswith(('nvidia-', 'triton')) for name in chosen(lock, '3.13', system))
+
+
+@pytest.mark.parametrize('stack', STACKS)
+def test_opencv_is_free_of_cve_2025_53644_and_its_twin_is_of_the_same_version(stack):
+    version = chosen(read_lock(f'lock-{stack}.txt'), '3.11')['opencv-python']
+    assert tuple(map(int, version.split('.')[:2])) >= (4, 12)
+    assert chosen(read_lock(f'lock-{stack}-headless.txt'), '3.11') == {'opencv-python-headless': version}
+
+
+def test_what_builds_is_the_same_in_every_lock():
+    build = chosen(read_lock('lock-build.txt'), '3.11')
+    for stack in STACKS:
+        assert build.items() <= chosen(read_lock(f'lock-{stack}.txt'), '3.11').items()
+
+
+def checkout_with_lock(folder: Path, hashed: str) -> Path:
+    """A checkout whose first lock asks for one small package, which is in ``folder / 'wheels'``."""
+    for name in ('tools', 'requirements', 'wheels'):
+        (folder / name).mkdir()
+    shutil.copy(shipped() / 'tools/setup_env.sh', folder / 'tools')
+    (folder / 'setup.py').touch()
+    wheel = folder / 'wheels' / 'small-1.0-py3-none-any.whl'
+    with zipfile.ZipFile(wheel, 'w') as file:
+        file.writestr('small.py', '')
+        file.writestr('small-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\nName: small\nVersion: 1.0\n')
+        file.writestr('small-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+        file.writestr('small-1.0.dist-info/RECORD', '')
+    (folder / 'requirements/lock-build.txt').write_text(f'small==1.0 --hash=sha256:{hashed}\n')
+    return folder
+
+
+def test_setup_stops_at_a_file_with_another_hash(tmp_path):
+    root = checkout_with_lock(tmp_path, hashed='0' * 64)
+    environment = {**os.environ, 'PIP_NO_INDEX': '1', 'PIP_FIND_LINKS': str(root / 'wheels'), 'PYTHON': sys.executable}
+    environment.update(MMRM_VENV=str(tmp_path / 'venv'), PIP_CONFIG_FILE=os.devnull)
+    run = subprocess.run(['bash', str(root / 'tools/setup_env.sh')], capture_output=True, text=True, env=environment)
+    assert run.returncode == 1
+    assert 'DO NOT MATCH THE HASHES' in run.stderr and 'small==1.0' in run.stderr
+    assert run.stderr.strip().endswith(
+        'error: the packages of requirements/lock-build.txt could not be installed; pip says why, above'
+    )
+    assert not (tmp_path / 'venv/mmrm-ready').exists()
+
+
+@pytest.mark.parametrize('version, allowed', [('3.9', False), ('3.10', True), ('3.14', True), ('3.15', False)])
+def test_setup_takes_the_pythons_of_the_locks(version, allowed, tmp_path):
+    """A stand-in for the interpreter: it answers the question for its version and cannot make an environment."""
+    python = tmp_path / 'python'
+    minor = version.split('.')[1]
+    python.write_text(
+        '#!/usr/bin/env bash\n'
+        f'code="import sys; sys.version_info = (3, {minor}, 0); $2"\n'
+        f'case "$1" in -c) exec {sys.executable} -c "$code";;\n'
+        f'--version) echo Python {version}.0;; *) echo cannot make an environment >&2; exit 7;; esac\n'
+    )
+    python.chmod(0o755)
+    environment = {**os.environ, 'PYTHON': str(python), 'MMRM_VENV': str(tmp_path / 'venv')}
+    run = subprocess.run(
+        ['bash', str(shipped() / 'tools/setup_env.sh')], capture_output=True, text=True, env=environment
+    )
+    if allowed:
+        assert run.returncode == 7 and 'setting up' in run.stdout
+    else:
+        assert run.returncode == 2 and run.stderr.count('\n') == 1
+        assert f'Python {version}.0; the pinned packages need Python 3.10 to 3.14' in run.stderr
