@@ -1,4 +1,4 @@
-"""Check a config before a long run, without training: the model builds, its weights arrive, its data is there."""
+"""Check a config before a long run: the model builds, its weights arrive, its data is there, its images are whole."""
 
 import sys
 from pathlib import Path

@@ -18,6 +18,7 @@ from ..utils.errors import UserError, one_line
 from ..weights.provenance import tensor_hash
 from ..weights.strict import StrictPretrained, check_placement, strict_parts
 from . import preflight
+from .images import check_images
 
 
 class Report(NamedTuple):
@@ -30,12 +31,16 @@ class Report(NamedTuple):
     problems: List[str]
 
 
-def check(config: Union[str, Path], options: Optional[dict] = None) -> Report:
+def check(
+    config: Union[str, Path], options: Optional[dict] = None, images: bool = False, jobs: Optional[int] = None
+) -> Report:
     """Build and initialise the model of a config as a run would, and look at its data, without training.
 
     Args:
         config (str | Path): The config file.
         options (dict, optional): ``{'a.b': value}``, as with ``--cfg-options``. Defaults to None.
+        images (bool): Whether to decode every image of the data, too. Defaults to False.
+        jobs (int, optional): How many at a time. Defaults to None, one a core.
 
     Raises:
         UserError: If the config itself cannot be read.
@@ -53,6 +58,8 @@ def check(config: Union[str, Path], options: Optional[dict] = None) -> Report:
     _check_data(cfg, report)
     _check_sums(found, report)
     _tell_recipe(cfg, report)
+    if images:
+        check_images(found, report.facts, report.problems, jobs)
     return report
 
 
