@@ -453,20 +453,20 @@ model = dict(
         loss=dict(type='CrossEntropyLoss', loss_weight=1.0)))
 
 train_pipeline = [
-    dict(type='RMLoadImageFromFile'),  # a broken image is an error that names it
+    dict(type='LoadImageFromFile'),
     dict(type='RMRandomResizedCrop', scale={size}),
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
     dict(type='PackInputs'),
 ]
 test_pipeline = [
-    dict(type='RMLoadImageFromFile'),
+    dict(type='LoadImageFromFile'),
     dict(type='ResizeEdge', scale={edge}, edge='short', backend='pillow'),
     dict(type='CenterCrop', crop_size={size}),
     dict(type='PackInputs'),
 ]
+# A broken image is an error that names it; with skip_broken=True, for training, the next one takes its place.
 dataset = dict(type='RMImageFolder', data_root=data_root, metainfo=dict(classes=classes))
 loader = dict(batch_size={batch}, num_workers=4, persistent_workers=True, collate_fn=dict(type='default_collate'))
-# skip_broken=True in the training data set: a broken image gives way to the next one, and training goes on.
 train_dataloader = dict(
     loader,
     sampler=dict(type='DefaultSampler', shuffle=True),

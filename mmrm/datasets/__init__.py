@@ -3,7 +3,7 @@
 from .cifar import RMCIFAR10, RMCIFAR100
 from .fetch_cifar10 import get_cifar10
 from .imagenet import RMImageNet
-from .images import RMImageFolder, RMLoadImageFromFile
+from .images import RMImageFolder
 from .transforms import RMColorJitter, RMLighting, RMRandomResizedCrop
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     'RMImageFolder',
     'RMImageNet',
     'RMLighting',
-    'RMLoadImageFromFile',
     'RMRandomResizedCrop',
     'get_cifar10',
 ]

@@ -19,7 +19,7 @@ from mmcv.transforms import LoadImageFromFile
 from mmengine import fileio
 from mmengine.logging import print_log
 from mmpretrain.datasets import CustomDataset
-from mmpretrain.registry import DATASETS, TRANSFORMS
+from mmpretrain.registry import DATASETS
 from PIL import Image
 
 from ..utils.errors import UserFileError, UserTypeError
@@ -152,9 +152,11 @@ def _what_it_is(data: bytes) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- in training
-@TRANSFORMS.register_module()
-class RMLoadImageFromFile(LoadImageFromFile):
-    """mmcv's ``LoadImageFromFile``, where a file that is empty, cut short or no image is an error that names it."""
+class LoadWholeImage(LoadImageFromFile):
+    """mmcv's ``LoadImageFromFile``, where a file that is empty, cut short or no image is an error that names it.
+
+    :class:`RMImageFolder` puts it in mmcv's place, so that a config names the transform that every tool knows.
+    """
 
     def transform(self, results: dict) -> dict:
         """Load ``results['img_path']``."""
@@ -238,6 +240,8 @@ class SkipsBrokenImages:
 class RMImageFolder(SkipsBrokenImages, CustomDataset):
     """mmpretrain's ``CustomDataset``, a folder per class or a list of files, that names broken images or skips them.
 
+    Also those that are cut short, which OpenCV would fill up with grey.
+
     Args:
         data_root (str): The folder of the images; a relative one is looked up from the current folder, then from the
             project's. Defaults to ''.
@@ -250,6 +254,11 @@ class RMImageFolder(SkipsBrokenImages, CustomDataset):
     def __init__(self, data_root: str = '', *args, extensions=EXTENSIONS, **kwargs):
         local = data_root and '://' not in data_root
         super().__init__(str(find(data_root)) if local else data_root, *args, extensions=extensions, **kwargs)
+        for place, step in enumerate(self.pipeline.transforms):
+            if type(step) is LoadImageFromFile and step.file_client_args is None and not step.ignore_empty:
+                self.pipeline.transforms[place] = LoadWholeImage(
+                    step.to_float32, step.color_type, step.imdecode_backend, backend_args=step.backend_args
+                )
 
     def load_data_list(self) -> list:
         """The images' paths and labels, after a look at the folder."""

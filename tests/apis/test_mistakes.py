@@ -46,11 +46,11 @@ def test_unequal_sizes_without_a_resize(error, run, tmp_path, workers):
     assert 'RandomResizedCrop' in told
 
 
-@pytest.mark.parametrize('workers,load', [(0, 'LoadImageFromFile'), (1, 'RMLoadImageFromFile')])
-def test_training_names_a_broken_image(error, run, tmp_path, workers, load):
+@pytest.mark.parametrize('workers,kind', [(0, 'CustomDataset'), (1, 'RMImageFolder')])
+def test_training_names_a_broken_image(error, run, tmp_path, workers, kind):
     broken = tmp_path / 'data' / 'class0' / '0.png'
     broken.write_bytes(broken.read_bytes()[:200])
-    run[0].write_text(run[0].read_text().replace("'LoadImageFromFile'", f'{load!r}'))
+    run[0].write_text(run[0].read_text().replace('CustomDataset', kind))
     told = error(launch.train, run[0], '--work-dir', run[1], '--cfg-options', f'train_dataloader.num_workers={workers}')
     assert told.startswith(f'error: image {broken} is cut short: a PNG without its end.')
 

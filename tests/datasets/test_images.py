@@ -95,7 +95,7 @@ def test_a_mode_other_than_rgb_is_told_and_is_what_training_gets(tmp_path, name,
     finding = inspect_image(tmp_path / name)
     assert finding.problem == '' and finding.size == (60, 40)
     assert finding.note.startswith(note) if note else finding.note == ''
-    loaded = images.RMLoadImageFromFile().transform(dict(img_path=str(tmp_path / name)))
+    loaded = images.LoadWholeImage().transform(dict(img_path=str(tmp_path / name)))
     assert loaded['img'].shape == (40, 60, 3) and loaded['img'].dtype == np.uint8
 
 
@@ -126,9 +126,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def build(folder, load='RMLoadImageFromFile', kind='RMImageFolder', **options):
+def build(folder, kind='RMImageFolder', **options):
     init_default_scope('mmpretrain')
-    pipeline = [dict(type=load), dict(type='PackInputs')]
+    pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
     return DATASETS.build(dict(type=kind, data_root=str(folder), pipeline=pipeline, **options))
 
 
@@ -141,9 +141,12 @@ def test_the_broken_file_is_named(folder):
         dataset[7]
 
 
-def test_mmcvs_own_loader_gets_a_name_too(folder):
-    with pytest.raises(BrokenImageError, match=r'class1/7\.jpg is empty'):
-        build(folder, 'LoadImageFromFile')[7]
+def test_the_loader_keeps_its_settings(folder):
+    init_default_scope('mmpretrain')
+    load = dict(type='LoadImageFromFile', to_float32=True, color_type='grayscale', imdecode_backend='pillow')
+    dataset = DATASETS.build(dict(type='RMImageFolder', data_root=str(folder), pipeline=[load]))
+    image = dataset[0]['img']
+    assert image.dtype == np.float32 and image.shape == (40, 60)
 
 
 def test_the_next_image_takes_the_place_of_a_broken_one(folder):
@@ -197,7 +200,7 @@ def test_what_a_sample_draws_does_not_depend_on_broken_ones_before_it(folder):
     from mmrm.datasets.seeding import Draw, SeededDataset
 
     init_default_scope('mmpretrain')
-    pipeline = [dict(type='RMLoadImageFromFile'), dict(type='RandomResizedCrop', scale=16), dict(type='PackInputs')]
+    pipeline = [dict(type='LoadImageFromFile'), dict(type='RandomResizedCrop', scale=16), dict(type='PackInputs')]
     (folder / 'class0' / '2.jpg').write_bytes(encode())  # structure, so that crops differ
     dataset = SeededDataset(
         DATASETS.build(dict(type='RMImageFolder', data_root=str(folder), pipeline=pipeline, skip_broken=True))
