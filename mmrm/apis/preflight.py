@@ -86,6 +86,21 @@ def check_sync_bn(cfg: Config, args: argparse.Namespace, device: str) -> None:
         )
 
 
+def check_runner(cfg: Config) -> None:
+    """Raise if a config asks for one of mmengine's ways to train that mmrm does not support."""
+    kind = type_name(dict(type=cfg.get('runner_type') or ''))
+    wrapper = type_name(cfg.get('model_wrapper_cfg') or {})
+    if kind == 'FlexibleRunner':
+        what = 'runner_type = FlexibleRunner (and with it strategy)'
+    elif 'FullySharded' in wrapper:
+        what = f'model_wrapper_cfg.type = {wrapper}'
+    elif (cfg.get('optim_wrapper') or {}).get('use_fsdp'):
+        what = 'optim_wrapper.use_fsdp'
+    else:
+        return
+    raise UserValueError(f"config: {what} is not supported. Leave it out: mmrm trains with mmengine's Runner and DDP.")
+
+
 def check_batch_augments(cfg: Config) -> None:
     """Raise unless ``batch_augments.probs`` are probabilities, one for each augment; mmpretrain names no value."""
     settings = preprocessor_of(cfg).get('batch_augments') if isinstance(cfg.get('model'), dict) else None
