@@ -38,7 +38,7 @@ if not _MISSING:
     compat.apply()
 
     from . import datasets, weights
-    from .engine import hooks, schedulers
+    from .engine import hooks, metrics, schedulers
     from .engine.optim_wrapper import BFloat16OptimWrapper
     from .models import backbones
     from .models.data_preprocessor import RMDataPreprocessor, reset_history

@@ -47,7 +47,7 @@ val_dataloader = dict(
     persistent_workers=False,
     dataset=dict(data_root=data_root, metainfo=metainfo, pipeline=test_pipeline))
 test_dataloader = val_dataloader
-val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
+val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json', classwise=True)
 test_evaluator = val_evaluator
 
 train_cfg = dict(max_epochs=15, val_interval=3)

@@ -66,7 +66,7 @@ val_dataloader = dict(
         data_prefix=dict(img_path='images/validation', seg_map_path='annotations/validation'),
         pipeline=test_pipeline))
 test_dataloader = val_dataloader
-val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
+val_evaluator = dict(type='ClasswiseIoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator
 
 train_cfg = dict(by_epoch=True, max_epochs=10, val_interval=2)

@@ -85,8 +85,10 @@ def test_what_all_cells_have(name):
 
 @pytest.mark.parametrize('network', COCO)
 def test_detectors_on_resnet50_are_mmdets_own(network):
-    """But for the backbone's weights, the place of the data and the import of mmrm."""
+    """But for the backbone's weights, the place of the data, the import of mmrm and AP by class in the log."""
     config = load('rm', name_of(network, 'r50')).to_dict()
+    for part in ('val_evaluator', 'test_evaluator'):
+        assert config[part].pop('classwise') is True
     folder = {'mask-rcnn': 'mask_rcnn', 'htc-without-semantic': 'htc'}.get(network, network)
     shipped = Path(importlib.import_module('mmdet').__file__).parent / '.mim' / 'configs'
     stock = Config.fromfile(shipped / folder / f'{network}_r50_fpn_1x_coco.py').to_dict()
@@ -149,7 +151,7 @@ def test_detectors_follow_the_1x_schedule_and_measure_what_the_tables_show(netwo
     assert (steps.type, steps.milestones, steps.gamma, steps.by_epoch) == ('MultiStepLR', [8, 11], 0.1, True)
     assert config.train_cfg.max_epochs == 12
     for evaluator in (config.val_evaluator, config.test_evaluator):
-        assert evaluator.type == 'CocoMetric'
+        assert evaluator.type == 'CocoMetric' and evaluator.classwise
         assert evaluator.metric == ('bbox' if network in ('atss', 'gfl') else ['bbox', 'segm'])
     maps = config.train_dataloader.dataset.data_prefix.get('seg')
     assert maps == ('stuffthingmaps/train2017/' if network == 'htc' else None)
@@ -171,7 +173,7 @@ def test_segmentors_follow_the_authors_logs(network, backbone):
     crop = next(step for step in config.train_dataloader.dataset.pipeline if step['type'] == 'RandomCrop')
     assert crop['crop_size'] == config.model.data_preprocessor.size == (512, 512)
     for evaluator in (config.val_evaluator, config.test_evaluator):
-        assert (evaluator.type, evaluator.iou_metrics) == ('IoUMetric', ['mIoU'])
+        assert (evaluator.type, evaluator.iou_metrics) == ('ClasswiseIoUMetric', ['mIoU'])
     assert config.model.auxiliary_head.in_index == 2
     if backbone == 'pvtv2-b1':
         assert config.model.auxiliary_head.in_channels == 320
@@ -250,8 +252,10 @@ def test_a_cell_trains_from_its_pretraining_and_is_evaluated(start, world, runs,
     scalars = set(runner.message_hub.log_scalars)
     if network in ADE:
         assert {'val/mIoU', 'val/mAcc', 'val/aAcc'} <= scalars
+        assert {f'val/IoU/{name}' for name in runner.val_dataloader.dataset.metainfo['classes']} <= scalars
     else:
         assert 'val/coco/bbox_mAP' in scalars
+        assert {f'val/coco/{name}_precision' for name in runner.val_dataloader.dataset.metainfo['classes']} <= scalars
         assert ('val/coco/segm_mAP' in scalars) == (network not in ('atss', 'gfl'))
 
 

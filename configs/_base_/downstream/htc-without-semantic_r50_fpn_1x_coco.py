@@ -12,5 +12,5 @@ data_root = '{{$MMRM_DATA:data}}/coco/'
 train_dataloader = dict(dataset=dict(data_root=data_root))
 val_dataloader = dict(dataset=dict(data_root=data_root))
 test_dataloader = val_dataloader
-val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
+val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json', classwise=True)
 test_evaluator = val_evaluator

@@ -9,6 +9,8 @@ data_root = '{{$MMRM_DATA:data}}/ade/ADEChallengeData2016'
 train_dataloader = dict(batch_size=2, dataset=dict(data_root=data_root))
 val_dataloader = dict(dataset=dict(data_root=data_root))
 test_dataloader = val_dataloader
+val_evaluator = dict(type='ClasswiseIoUMetric')
+test_evaluator = val_evaluator
 
 optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr=1e-4, weight_decay=1e-4))
 param_scheduler = [dict(type='PolyLR', power=0.9, eta_min=0, begin=0, end=80000, by_epoch=False)]
