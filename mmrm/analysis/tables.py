@@ -92,7 +92,8 @@ def fill(
         table (Table): One of :data:`mmrm.analysis.published.TABLES`.
         root (str | Path, optional): Folder of the runs: ``<regulariser>/<config>[/seed<N>]`` and the sweeps below
             ``sweep/``. Defaults to None, ``work_dirs`` of the project.
-        given (dict, optional): Further runs, config -> folders, e.g. ``{'configs/rm/x.py': ['elsewhere/x']}``.
+        given (dict, optional): Further runs, config -> folders, e.g. ``{'configs/rm/x.py': ['elsewhere/x']}``, or
+            ``sweep/<sweep>/<setting>/<value>`` -> folders.
 
     Returns:
         list[Filled]: In the order of the table.
@@ -144,7 +145,8 @@ def _candidates(row: Row, root: Path, given: dict) -> Iterable[Tuple[Optional[st
         yield config, [folder, *sorted(folder.glob('seed*'), key=_number), *map(Path, given.get(config, ()))]
     if row.sweep:
         folder = root.joinpath('sweep', *row.sweep)
-        yield None, sorted(folder.glob('seed*'), key=_number)
+        more = given.get('/'.join(('sweep', *row.sweep)), ())
+        yield None, [*sorted(folder.glob('seed*'), key=_number), *map(Path, more)]
 
 
 def _number(path: Path) -> int:

@@ -27,6 +27,7 @@ class RunLog:
         settings (dict, optional): The config that the run wrote down, None if there is none.
         training (dict): 'memory', the peak in MB, and 'hours', the time of all iterations logged; where known.
         epochs (dict[int, dict]): The last training record of each epoch, without those that a later session made void.
+        iterations (dict[int, dict]): All training records by iteration, ascending, likewise.
     """
 
     folder: Path
@@ -37,6 +38,7 @@ class RunLog:
     settings: Optional[dict] = None
     training: Dict[str, float] = field(default_factory=dict)
     epochs: Dict[int, dict] = field(default_factory=dict)
+    iterations: Dict[int, dict] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -113,7 +115,9 @@ def read_run(folder: Union[str, Path]) -> RunLog:
     logged = merge_sessions(folder, by_epoch=unit == 'epochs')
     epochs = {record['epoch']: record for record in logged.iterations.values() if isinstance(record.get('epoch'), int)}
     training = _training(logged.iterations)
-    return RunLog(folder, logged.validations, logged.trained, length, unit, settings, training, epochs)
+    return RunLog(
+        folder, logged.validations, logged.trained, length, unit, settings, training, epochs, logged.iterations
+    )
 
 
 class Logged(NamedTuple):
