@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..engine.metrics import IOU_OF_CLASS
 from ..utils import logs
@@ -232,11 +232,18 @@ def _without_seed(folder: Path) -> Path:
 
 
 def short_names(folders: Sequence[Path]) -> Dict[Path, str]:
-    """What to call folders: their paths without what all of them share; of a single one, its last two parts."""
+    """What to call folders: the parts of their paths that differ, and those between; of a single one, its last two."""
     parts = {folder: Path(os.path.abspath(folder)).parts for folder in folders}
-    columns = zip(*(each[:-1] for each in parts.values()))  # as many as the shortest path has
-    shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
-    return {folder: '/'.join(each[-2:] if len(parts) == 1 else each[shared:]) for folder, each in parts.items()}
+    if len(parts) == 1:
+        return {folder: '/'.join(each[-2:]) for folder, each in parts.items()}
+    before = _shared(each[:-1] for each in parts.values())
+    after = _shared(each[before + 1 :][::-1] for each in parts.values())
+    return {folder: '/'.join(each[before : len(each) - after]) for folder, each in parts.items()}
+
+
+def _shared(paths: Iterable[Sequence[str]]) -> int:
+    """How many parts all paths begin with."""
+    return sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, zip(*paths)))
 
 
 # ---------------------------------------------------------------------------------------------------------- reading one
@@ -403,8 +410,8 @@ def read_environment(path: Optional[Path]) -> Dict[str, str]:
 def curves(run: Run, points: int = POINTS) -> dict:
     """The curves of a run: ``{'train': {x, every, keys}, 'val': {x, every, keys}}``, None where a value is missing.
 
-    A curve of more than ``points`` records is thinned: each point is the mean of neighbours, ``low`` and ``high`` hold
-    their least and greatest value.
+    A curve that will have more than ``points`` records is thinned: each point is the mean of neighbours, ``low`` and
+    ``high`` hold their least and greatest value.
     """
     epochs = run.log.unit == 'epochs'
     per_epoch = run.iterations_an_epoch or 1
@@ -421,7 +428,9 @@ def curves(run: Run, points: int = POINTS) -> dict:
 def _thin(records: Sequence[Tuple[float, dict]], length: float, points: int, wanted) -> dict:
     keys = list(dict.fromkeys(key for _, record in records for key in record if wanted(key)))
     keys = [key for key in keys if any(is_number(record.get(key)) for _, record in records)]
-    if len(records) <= points:
+    # As many as there will be at the end, so that seeds that are not equally far have their points at the same places.
+    share = records[-1][0] / length if records else 1
+    if not share or len(records) / min(share, 1) <= points:
         return dict(
             x=[_short(x) for x, _ in records],
             every=1,

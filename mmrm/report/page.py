@@ -284,21 +284,24 @@ def _lead(groups: Dict[str, List[Run]], measure: Optional[Measure]) -> str:
         count += f' of {len(groups)} settings'
     if measure is None:
         return f'{count}, none of them validated yet.'
-    means = {}
-    for name, members in groups.items():
-        last = [list(run.values(measure).values())[-1] for run in members if run.values(measure)]
-        if last:
-            means[name] = statistics.fmean(last)
-    if not means:
-        return f'{count}, none of them validated yet.'
+    validated = {
+        name: [run.values(measure) for run in members if run.values(measure)] for name, members in groups.items()
+    }
+    validated = {name: values for name, values in validated.items() if values}
+    every = [values for each in validated.values() for values in each]
+    both = set.intersection(*map(set, every)) if every else set()
+    if not both:
+        return f'{count}, not validated at the same steps.' if every else f'{count}, none of them validated yet.'
+    step = max(both)
+    means = {name: statistics.fmean(values[step] for values in each) for name, each in validated.items()}
     ahead = (min if measure.lower else max)(means, key=lambda name: means[name])
-    what = 'the last validation' + (' (mean over seeds)' if len(runs) > len(groups) else '')
-    told = f'{count}. {measure.label}: {means[ahead]:.{measure.digits}f} at {what}'
-    if len(means) > 1:
-        told = f'{count}. Ahead at {what}: {ahead}, {measure.label} {means[ahead]:.{measure.digits}f}'
-        if len({max(run.values(measure), default=0) for run in runs}) > 1:
-            told += '; the runs are not equally far'
-    return f'{told}.'
+    unit = runs[0].log.unit[:-1]
+    what = f'{unit} {step}' + (f', the last {unit} that all have' if any(max(each) > step for each in every) else '')
+    value = f'{measure.label} {means[ahead]:.{measure.digits}f}'
+    if len(means) == 1:
+        return f'{count}. {value} at {what}.'
+    seeds = ', mean over seeds' if len(every) > len(means) else ''
+    return f'{count}. Ahead at {what}: {ahead}, {value}{seeds}.'
 
 
 def _run_view(run: Run, measure: Optional[Measure]) -> dict:
@@ -359,7 +362,7 @@ def _stat(runs: List[Run], measure: Optional[Measure]) -> Optional[dict]:
     if not values:
         return None
     pick = min if measure.lower else max
-    found = dict(count=len(values))
+    found = dict(count=len(values), equal=len({max(each) for each in values}) == 1)
     for kind, numbers in (
         ('best', [pick(each.values()) for each in values]),
         ('last', [each[max(each)] for each in values]),
@@ -440,6 +443,8 @@ def _table_view(name: str, table, filled: List[tables.Filled]) -> dict:
         columns=table.columns,
         rows=rows,
         mine=sum(bool(each.runs) for each in filled),
+        reported=table.reported,
+        metric=rows[0]['metric'] if len({row['metric'] for row in rows}) == 1 else None,
         explained=tables._explained(table),
         recipes=tables._recipes(filled),
     )

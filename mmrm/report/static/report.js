@@ -82,7 +82,7 @@
   };
 
   // --------------------------------------------------------------------------------------------------------- state
-  const state = { hidden: {}, seeds: 'mean', smoothing: 0, log: {}, zoom: {} };
+  const state = { hidden: {}, seeds: 'mean', smoothing: 0, log: {}, whole: {}, zoom: {} };
   const plots = new Map(); // chart id -> { node, plot, task, chart, series }
   let zooming = false;
 
@@ -189,7 +189,7 @@
       width, height, series, bands,
       scales: {
         x: { time: false, range: (u, min, max) => (min === max ? [min - 1, max + 1] : [min, max]) },
-        y: { distr: log ? 3 : 1, auto: true },
+        y: { distr: log ? 3 : 1, auto: true, ...(log || state.whole[chart.id] ? {} : { range: late(entry, chart) }) },
       },
       axes: [
         { ...axis, size: 28, label: task.unit, labelSize: 16, labelGap: 0, space: 60, values: (u, splits) => splits.map((v) => (v === null ? '' : axisNumber(v))) },
@@ -198,7 +198,7 @@
       cursor: { sync: { key: `${task.id}` }, drag: { x: true, y: false }, points: { size: 7 }, focus: { prox: 24 } },
       focus: { alpha: 1 },
       legend: { show: false },
-      padding: [10, 8, 0, 0],
+      padding: [10, 18, 0, 0],
       hooks: {
         setCursor: [(u) => tip(entry, u)],
         setScale: [(u, key) => {
@@ -218,6 +218,19 @@
     if (state.zoom[task.id]) { zooming = true; zoom(entry); zooming = false; }
     entry.plot.over.addEventListener('mouseleave', () => { entry.tip.style.display = 'none'; });
     entry.drawn = { width, dark: isDark() };
+  };
+
+  // A validation curve begins far from where the differences are: its first quarter does not stretch the scale.
+  const late = (entry, chart) => (u, low, high) => {
+    const x = u.data[0];
+    if (chart.part !== 'val' || state.zoom[entry.task.id] || x.length <= 12) return uPlot.rangeNum(low, high, 0.08, true);
+    const from = x[0] + (x[x.length - 1] - x[0]) / 4;
+    let least = Infinity; let most = -Infinity;
+    u.data.slice(1).forEach((column) => column.forEach((value, i) => {
+      if (value === null || value === undefined || x[i] < from) return;
+      least = Math.min(least, value); most = Math.max(most, value);
+    }));
+    return least < most ? uPlot.rangeNum(least, most, 0.08, true) : uPlot.rangeNum(low, high, 0.08, true);
   };
 
   const zoom = (entry) => {
@@ -338,6 +351,10 @@
       task.charts.forEach((chart) => {
         const log = make('button', { type: 'button', textContent: 'log' });
         log.setAttribute('aria-pressed', String(Boolean(state.log[chart.id])));
+        const long = chart.part === 'val' && task.runs.some((run) => run.val.x.length > 12);
+        const whole = make('button', { type: 'button', textContent: 'whole range', hidden: !long });
+        whole.setAttribute('aria-pressed', String(Boolean(state.whole[chart.id])));
+        whole.setAttribute('aria-label', `show the first quarter of ${chart.title} too`);
         log.setAttribute('aria-label', `logarithmic scale for ${chart.title}`);
         const node = make('div', { className: 'plot', tabIndex: 0 });
         node.setAttribute('role', 'img');
@@ -345,12 +362,17 @@
         node.dataset.chart = chart.id;
         const box = make('div', { className: 'tip' });
         node.append(box);
-        const caption = make('figcaption', {}, make('span', {}, make('small', { textContent: chart.section }), chart.title), log);
+        const caption = make('figcaption', {}, make('span', {}, make('small', { textContent: chart.section }), chart.title), make('span', { className: 'buttons' }, whole, log));
         const figure = make('figure', { className: chart.papers ? 'chart wide' : 'chart' }, caption, node);
         const entry = { node, task, chart, tip: box, plot: null, stale: true, visible: false };
         log.addEventListener('click', () => {
           state.log[chart.id] = !state.log[chart.id];
           log.setAttribute('aria-pressed', String(state.log[chart.id]));
+          draw(entry);
+        });
+        whole.addEventListener('click', () => {
+          state.whole[chart.id] = !state.whole[chart.id];
+          whole.setAttribute('aria-pressed', String(state.whole[chart.id]));
           draw(entry);
         });
         node.addEventListener('keydown', (event) => walk(entry, event));
