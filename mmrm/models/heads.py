@@ -1,9 +1,10 @@
 """The head of RecursiveMix in mmpretrain: a linear classifier and, in training, the consistency with the history."""
 
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
-from mmpretrain.models.heads import LinearClsHead
+from mmengine.model import ModuleList
+from mmpretrain.models.heads import LinearClsHead, StackedLinearClsHead
 from mmpretrain.models.necks import GlobalAveragePooling
 from mmpretrain.registry import MODELS
 from mmpretrain.structures import DataSample
@@ -16,10 +17,14 @@ from .data_preprocessor import MIX_FIELD
 
 @MODELS.register_module()
 class RMConsistencyHead(LinearClsHead):
-    r"""Linear classifier on the pooled feature map, with RecursiveMix's consistency loss in training.
+    r"""Classifier on the pooled feature map, with RecursiveMix's consistency loss in training.
 
     It takes the backbone's feature map itself, so set ``neck=None``. Its ``fc`` is that of ``LinearClsHead``: a
     checkpoint loads into stock ``GlobalAveragePooling`` + ``LinearClsHead``, with ``fc_roi`` as the only extra layer.
+
+    With ``mid_channels`` it has the hidden layers of ``StackedLinearClsHead`` (MobileNetV3's head) under the same names
+    and takes the same arguments, so that a base config's ``head`` needs another ``type`` and no more. The region goes
+    through the same hidden layers; only the last layer has its copy ``fc_roi``.
 
     Losses: ``loss``, the classification loss, and ``loss_consistency``, :math:`\omega\lambda\,\mathrm{KL}`. Logged, not
     summed: ``rm_kl``, the mean KL of the mixed samples; ``rm_lambda``, the mean :math:`\lambda` of the batch; and, on
@@ -33,6 +38,12 @@ class RMConsistencyHead(LinearClsHead):
         share_fc (bool): Whether ``fc`` also classifies the region, instead of a layer ``fc_roi``. Defaults to False.
         log_blind_kl (bool): Whether to log ``rm_kl_blind``, the KL to the mean :math:`p^h` of the batch: the best that
             an answer without a look at the region can reach. Defaults to False.
+        mid_channels (Sequence[int], optional): Widths of the hidden layers. Defaults to None: one linear layer.
+        dropout_rate, norm_cfg, act_cfg: After each hidden layer, as in ``StackedLinearClsHead``.
+        hidden_dim (int, optional): What ``VisionTransformerClsHead`` calls its one hidden layer:
+            ``mid_channels=[hidden_dim]``, with tanh unless ``act_cfg`` says otherwise. Defaults to None.
+        roi_layers (str): 'last' or 'all': which layers the region has a copy of. 'all' gives it hidden layers of its
+            own as well. Defaults to 'last'.
         **kwargs: ``loss``, ``topk``, ``cal_acc`` and ``init_cfg`` of mmpretrain's ``LinearClsHead``.
     """
 
@@ -43,23 +54,63 @@ class RMConsistencyHead(LinearClsHead):
         omega: float = 0.1,
         share_fc: bool = False,
         log_blind_kl: bool = False,
+        mid_channels: Optional[Sequence[int]] = None,
+        dropout_rate: float = 0.0,
+        norm_cfg: Optional[dict] = None,
+        act_cfg: Optional[dict] = None,
+        hidden_dim: Optional[int] = None,
+        roi_layers: str = 'last',
         **kwargs,
     ):
         check_omega('RMConsistencyHead', omega)
         for name, value in (('share_fc', share_fc), ('log_blind_kl', log_blind_kl)):
             if not isinstance(value, bool):
                 raise UserTypeError(f'RMConsistencyHead: {name}={value!r} must be True or False.')
+        mid_channels, act_cfg = check_layers(mid_channels, hidden_dim, act_cfg, roi_layers, share_fc)
+        if mid_channels:
+            kwargs.setdefault('init_cfg', None)  # as in StackedLinearClsHead
         super().__init__(num_classes=num_classes, in_channels=in_channels, **kwargs)
         self.omega = omega
         self.share_fc = share_fc
         self.log_blind_kl = log_blind_kl
         self.pool = GlobalAveragePooling()
+        self.layers: Optional[ModuleList] = None
+        if mid_channels:
+
+            def stack() -> ModuleList:
+                return StackedLinearClsHead(
+                    num_classes, in_channels, mid_channels, dropout_rate, norm_cfg, act_cfg
+                ).layers
+
+            self.layers = stack()
+            del self.fc  # it is the last of them
         if omega > 0 and not share_fc:
-            self.add_module(ROI_LAYER, nn.Linear(in_channels, num_classes))
+            own = stack() if mid_channels and roi_layers == 'all' else None
+            width = mid_channels[-1] if mid_channels else in_channels
+            self.add_module(ROI_LAYER, nn.Linear(width, num_classes) if own is None else own)
 
     def pre_logits(self, feats: Tuple[torch.Tensor]) -> torch.Tensor:
-        """Pool the last feature map to ``(N, in_channels)``."""
-        return self.pool(self._feature_map(feats))
+        """Pool the last feature map to ``(N, in_channels)``, then the hidden layers, if there are any."""
+        return self._hidden(self.pool(self._feature_map(feats)))
+
+    def forward(self, feats: Tuple[torch.Tensor]) -> torch.Tensor:
+        """The logits, shape ``(N, num_classes)``."""
+        return self._last_layer()(self.pre_logits(feats))
+
+    def _hidden(self, pooled: torch.Tensor) -> torch.Tensor:
+        return pooled if self.layers is None else run_hidden(self.layers, pooled)
+
+    def _last_layer(self) -> Any:
+        return self.fc if self.layers is None else self.layers[-1].fc
+
+    def _region_branch(self) -> Any:
+        """What classifies the region: a linear layer, or one behind hidden layers; None if nothing does."""
+        if self.omega == 0:
+            return None
+        layer = self._last_layer() if self.share_fc else getattr(self, ROI_LAYER)
+        if self.layers is None:
+            return layer
+        return RegionBranch(layer) if isinstance(layer, ModuleList) else RegionBranch([*self.layers[:-1], layer])
 
     def loss(self, feats: Tuple[torch.Tensor], data_samples: List[DataSample], **kwargs) -> dict:
         """The classification loss and the consistency loss.
@@ -69,12 +120,15 @@ class RMConsistencyHead(LinearClsHead):
             data_samples (list[DataSample]): With labels and, from ``RMDataPreprocessor``, what was mixed.
             **kwargs: Passed on to the loss module.
         """
+        check_single_label(data_samples)
         feature_map = self._feature_map(feats)
-        logits = self.fc(self.pool(feature_map))
+        logits = self._last_layer()(self._hidden(self.pool(feature_map)))
         losses = self._get_loss(logits, data_samples, **kwargs)
         mix = data_samples[0].get(MIX_FIELD)
-        layer = None if self.omega == 0 else self.fc if self.share_fc else getattr(self, ROI_LAYER)
-        consistency, kl, lam = consistency_loss(mix, feature_map, logits, layer, self.omega)
+        branch = self._region_branch()
+        consistency, kl, lam = consistency_loss(mix, feature_map, logits, branch, self.omega)
+        if isinstance(branch, RegionBranch):
+            consistency = consistency + branch.nothing()
         losses['rm_lambda'] = logits.new_full((), lam, dtype=torch.float32)
         if self.omega > 0:
             losses.update(loss_consistency=consistency, rm_kl=kl)
@@ -97,6 +151,68 @@ class RMConsistencyHead(LinearClsHead):
                 f'{shape}: set in_channels={shape[1]}.'
             )
         return feature_map
+
+
+def run_hidden(layers: Sequence[nn.Module], features: torch.Tensor) -> torch.Tensor:
+    """Features behind all layers but the last."""
+    for layer in list(layers)[:-1]:
+        features = layer(features)
+    return features
+
+
+class RegionBranch:
+    """Hidden layers and a linear one as what :func:`mmrm.core.consistency_loss` takes for the region's layer.
+
+    It owns no layer: they are the head's.
+
+    Args:
+        layers: The last one is linear, or a block of ``StackedLinearClsHead`` around a linear one.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]):
+        self.layers = list(layers)
+        last: Any = self.layers[-1]
+        self.last: nn.Linear = last if isinstance(last, nn.Linear) else last.fc
+        self.weight, self.bias = self.last.weight, self.last.bias
+
+    def __call__(self, region: torch.Tensor) -> torch.Tensor:
+        return self.last(run_hidden(self.layers, region))
+
+    def nothing(self) -> torch.Tensor:
+        """A zero that depends on every hidden parameter: DDP waits for all of them, also where nothing was mixed."""
+        parameters = [parameter for layer in self.layers[:-1] for parameter in layer.parameters()]
+        return 0.0 * torch.stack([parameter.flatten()[0].float() for parameter in parameters]).sum()
+
+
+def check_layers(mid_channels, hidden_dim, act_cfg, roi_layers, share_fc) -> tuple:
+    """Check what says which layers :class:`RMConsistencyHead` has; return ``mid_channels`` and ``act_cfg``."""
+    name = 'RMConsistencyHead'
+    if hidden_dim is not None:
+        if mid_channels is not None:
+            raise UserValueError(f'{name}: give mid_channels={mid_channels!r} or hidden_dim={hidden_dim!r}, not both.')
+        mid_channels, act_cfg = [hidden_dim], act_cfg or dict(type='Tanh')
+    if mid_channels is not None:
+        widths = list(mid_channels) if isinstance(mid_channels, (list, tuple)) else None
+        if not widths or not all(isinstance(width, int) and width > 0 for width in widths):
+            raise UserValueError(f'{name}: mid_channels={mid_channels!r} must be a list of widths, such as [1024].')
+    if roi_layers not in ('last', 'all'):
+        raise UserValueError(f"{name}: roi_layers={roi_layers!r} must be 'last' or 'all'.")
+    if roi_layers == 'all' and share_fc:
+        raise UserValueError(
+            f"{name}: share_fc=True leaves the region no layer of its own, roi_layers='all' gives it all."
+        )
+    return mid_channels, act_cfg or dict(type='ReLU')
+
+
+def check_single_label(data_samples: Sequence[DataSample]) -> None:
+    """Raise if a sample has several labels or none: the consistency compares softmax distributions."""
+    for sample in data_samples:
+        if 'gt_label' in sample and len(sample.gt_label) != 1:
+            raise UserValueError(
+                f'RMConsistencyHead needs one label per image, but one has {len(sample.gt_label)}: the consistency '
+                'of RecursiveMix compares softmax distributions. For multi-label data keep MultiLabelLinearClsHead, '
+                'ClsDataPreprocessor and the neck: RecursiveMix then mixes images and labels, without consistency.'
+            )
 
 
 def blind_kl(mix: Optional[Mix], logits: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,121 @@
+"""RM on networks that the paper never used: mmpretrain's own configs with the lines that README shows.
+
+Some are shallower than they are shipped, so that a test takes a second; their widths and heads are the shipped ones.
+"""
+
+import pytest
+import torch
+from helpers import batch, step
+from mmengine.config import Config
+from mmpretrain.registry import MODELS
+
+import mmrm  # noqa: F401
+
+BASES = {
+    'ConvNeXt': 'convnext/convnext-tiny_32xb128_in1k.py',
+    'Swin': 'swin_transformer/swin-tiny_16xb64_in1k.py',
+    'ViT': 'vision_transformer/vit-base-p16_64xb64_in1k.py',
+    'DeiT': 'deit/deit-tiny_4xb256_in1k.py',
+    'EfficientNet': 'efficientnet/efficientnet-b0_8xb32_in1k.py',
+    'MobileNetV3': 'mobilenet_v3/mobilenet-v3-small_8xb128_in1k.py',
+    'RegNet': 'regnet/regnetx-400mf_8xb128_in1k.py',
+    'timm ResNet': 'resnet/resnet18_8xb32_in1k.py',
+    'timm ConvNeXt': 'resnet/resnet18_8xb32_in1k.py',
+    'timm ViT': 'resnet/resnet18_8xb32_in1k.py',
+}
+# What docs/networks.md says that a network needs beside README's lines.
+MAP = "out_type='featmap'"
+BACKBONE = {
+    'ConvNeXt': 'gap_before_final_norm=False',
+    'ViT': MAP,
+    'DeiT': MAP,
+    'timm ResNet': "_delete_=True, type='TIMMBackbone', model_name='resnet18'",
+    'timm ConvNeXt': "_delete_=True, type='TIMMBackbone', model_name='convnext_atto'",
+    'timm ViT': "_delete_=True, type='TIMMBackbone', model_name='vit_tiny_patch16_224', features_only=True, "
+    'out_indices=[-1], dynamic_img_size=True',
+}
+HEAD = {'timm ConvNeXt': 'in_channels=320, ', 'timm ViT': 'in_channels=192, '}
+HOOKS = ('ConvNeXt',)  # the bases that have custom_hooks
+LESS = {
+    'ConvNeXt': dict(arch=dict(depths=[1, 1, 1, 1], channels=[96, 192, 384, 768])),
+    'Swin': dict(arch=dict(embed_dims=96, depths=[1, 1, 1, 1], num_heads=[3, 6, 12, 24]), pad_small_map=True),
+    'ViT': dict(arch=dict(embed_dims=768, num_layers=1, num_heads=12, feedforward_channels=768)),
+    'DeiT': dict(arch=dict(embed_dims=192, num_layers=2, num_heads=3, feedforward_channels=768)),
+}
+
+
+def config_of(name, folder):
+    hooks = '*_base_.custom_hooks, ' if name in HOOKS else ''
+    (folder / 'mine.py').write_text(f"""
+_base_ = ['mmpretrain::{BASES[name]}']
+custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+data_preprocessor = dict(
+    type='RMDataPreprocessor', batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5)))
+model = dict(
+    backbone=dict({BACKBONE.get(name, '')}),
+    neck=None,
+    head=dict({HEAD.get(name, '')}type='RMConsistencyHead', omega=0.5))
+custom_hooks = [{hooks}dict(type='ResetHistoryHook'), dict(type='RandomStateHook')]
+""")
+    return Config.fromfile(folder / 'mine.py')
+
+
+def build(config, **backbone):
+    config.model.setdefault('data_preprocessor', config.data_preprocessor)  # as mmengine's Runner does
+    config.model.backbone.update(backbone)
+    return MODELS.build(config.model)
+
+
+@pytest.mark.parametrize('name', BASES)
+def test_ones_own_config_takes_rm_in_a_handful_of_lines(name, tmp_path):
+    if name.startswith('timm'):
+        pytest.importorskip('timm')
+    config = config_of(name, tmp_path)
+    model = build(config, **LESS.get(name, {}))
+    assert model.data_preprocessor.mean.any()  # what the base config says stays
+    for _ in range(2):
+        losses = step(model, batch(2, (64, 64), num_classes=1000))
+    assert losses['rm_lambda'] > 0 and losses['rm_kl'] > 0
+    assert model.head.fc_roi.weight.grad.any()
+    assert all(parameter.grad is not None for parameter in model.head.parameters())
+
+
+def test_what_the_base_has_stays(tmp_path):
+    config = config_of('ConvNeXt', tmp_path)
+    assert [hook.type for hook in config.custom_hooks] == ['EMAHook', 'ResetHistoryHook', 'RandomStateHook']
+    assert config.model.head.loss.type == 'LabelSmoothLoss' and config.model.head.in_channels == 768
+
+
+@pytest.mark.parametrize('name, hint', [('ConvNeXt', 'gap_before_final_norm=False'), ('DeiT', 'out_type="featmap"')])
+def test_a_backbone_that_pools_is_told_which_setting_gives_a_map(name, hint, tmp_path):
+    config = config_of(name, tmp_path)
+    pools = dict(gap_before_final_norm=True) if name == 'ConvNeXt' else dict(out_type='cls_token')
+    model = build(config, **{**LESS[name], **pools})
+    with pytest.raises(ValueError, match=hint):
+        step(model, batch(2, (64, 64), num_classes=1000))
+
+
+def test_mobilenets_head_keeps_its_layers_and_goes_back_into_the_stock_network(tmp_path):
+    """The region shares the hidden layer and has a copy of the last one: that is all that the stock head lacks."""
+    torch.manual_seed(0)
+    model = build(config_of('MobileNetV3', tmp_path))
+    model.init_weights()
+    stock = MODELS.build(Config.fromfile(_stock('MobileNetV3')).model)
+    missing, extra = stock.load_state_dict(model.state_dict(), strict=False)
+    assert not missing and extra == ['head.fc_roi.weight', 'head.fc_roi.bias']
+    assert model.head.fc_roi.weight.shape == (1000, 1024)
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(model.eval()(images), stock.eval()(images))
+
+
+def _stock(name):
+    from mmengine.utils import get_installed_path
+
+    return f'{get_installed_path("mmpretrain")}/.mim/configs/{BASES[name]}'
+
+
+def test_vits_hidden_layer_stays(tmp_path):
+    model = build(config_of('ViT', tmp_path), **LESS['ViT'])
+    widths = [(layer.fc.in_features, layer.fc.out_features) for layer in model.head.layers]
+    assert widths == [(768, 3072), (3072, 1000)] and isinstance(model.head.layers[0].act, torch.nn.Tanh)
