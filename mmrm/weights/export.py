@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import Optional, Union
@@ -9,13 +10,15 @@ from typing import Optional, Union
 import torch
 
 from ..core import ROI_LAYER
+from ..utils.decisive import parse_settings
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.files import atomic_write, check_out
-from .layouts import Network, StateDict, abbreviate, compare, describe, identify, pvt_to_timm, split, strip_prefix
-from .provenance import origin, read_weights
+from . import targets
+from .layouts import Network, StateDict, abbreviate, compare, describe, identify, split, strip_prefix
+from .provenance import Weights, origin, read_weights
 from .strict import find_checkpoint
 
-LAYOUTS = ('mmpretrain', 'torchvision', 'timm')
+LAYOUTS = ('mmpretrain', *targets.LIBRARIES)
 SUFFIXES = ('.pth', '.pt', '.safetensors')
 
 
@@ -68,16 +71,22 @@ def _check_prefix(backbone: StateDict, source: Path, prefix: Optional[str]) -> N
 
 
 def export_classifier(
-    checkpoint: Union[str, Path], out: Union[str, Path], layout: str = 'mmpretrain', overwrite: bool = False
+    checkpoint: Union[str, Path],
+    out: Union[str, Path],
+    layout: str = 'mmpretrain',
+    overwrite: bool = False,
+    settings: Optional[dict] = None,
 ) -> dict:
     """Write the classifier that is deployed: backbone and ``fc``, no RoI layer.
 
     Args:
         checkpoint (str | Path): A file or a run's folder, of any layout that :func:`~mmrm.weights.layouts.split` knows.
         out (str | Path): ``.pth`` or ``.safetensors``.
-        layout (str): 'mmpretrain' (``ImageClassifier`` with ``LinearClsHead``), 'torchvision' (its ResNets: the file is
-            the state dict itself) or 'timm' (its ResNets and PVTv2, likewise). Defaults to 'mmpretrain'.
+        layout (str): 'mmpretrain' (``ImageClassifier`` with its stock head), or 'torchvision', 'timm' or
+            'transformers' for the networks of docs/weights.md: the file is then the state dict itself. Their logits
+            are compared with mmpretrain's before anything is written. Defaults to 'mmpretrain'.
         overwrite (bool): Whether an existing ``out`` may be replaced. Defaults to False.
+        settings (dict, optional): The config that made the checkpoint. Defaults to None: what the checkpoint carries.
 
     Returns:
         dict: What was written as origin.
@@ -86,65 +95,62 @@ def export_classifier(
         raise UserValueError(f'layout={layout!r} must be one of {", ".join(LAYOUTS)}.')
     source, out = source_and_out(checkpoint, out, overwrite)
     weights = read_weights(source)
-    network = split(weights.tensors)
-    check_classifier(network, source)
-    config = verify(network.backbone, str(source))
-    state_dict = _RENAME[layout](network, config, source)
+    meta: dict = {}
+    if layout == 'mmpretrain':
+        network = split(weights.tensors)
+        check_classifier(network, source, linear=False)
+        verify(network.backbone, str(source))
+        state_dict = _mmpretrain(network)
+    else:
+        facts = facts_of(weights, settings)
+        network, target = facts.network, targets.make_target(layout, facts)
+        checked = targets.check_target(layout, target, facts)
+        state_dict, meta = target.state_dict, dict(loads_into=target.how, logits_compared=checked)
     content = f'classifier, {describe(network.backbone).removeprefix("a ")}'
-    meta = dict(origin(weights, state_dict), content=content, layout=layout)
+    meta = dict(origin(weights, state_dict), content=content, layout=layout, **meta)
     return save(state_dict, out, meta, overwrite, bare=layout != 'mmpretrain')
 
 
-def check_classifier(network: Network, source: Path) -> None:
-    """Raise unless a network is a backbone and one linear layer."""
+def facts_of(weights: Weights, settings: Optional[dict] = None, size: Optional[int] = None) -> targets.Facts:
+    """What the renaming to another library must know of a checkpoint.
+
+    Args:
+        weights (Weights): The checkpoint.
+        settings (dict, optional): The config that made it. Defaults to None: what it carries, read, not executed.
+        size (int, optional): Side of its images in pixels. Defaults to None: not known.
+    """
+    network = split(weights.tensors)
+    check_classifier(network, weights.file)
+    config = verify(network.backbone, str(weights.file))
+    if settings is None:
+        settings = parse_settings(str(weights.meta.get('cfg') or '')) or {}
+    model = settings.get('model')
+    backbone = model.get('backbone') if isinstance(model, dict) else None
+    backbone = dict(backbone) if isinstance(backbone, dict) else {}
+    # RM needs the map, so a ConvNeXt that it trained normalises first; mmpretrain's own default is to pool first.
+    norm_first = not backbone.get('gap_before_final_norm', not any(key.startswith(ROI_LAYER) for key in network.head))
+    return targets.Facts(network, config, weights.file, backbone, norm_first, size)
+
+
+def check_classifier(network: Network, source: Path, linear: bool = True) -> None:
+    """Raise unless a network is a backbone and one linear layer; a stack of layers will do where not ``linear``."""
     if not network.backbone:
         raise UserFileError(f'{source} has no backbone in it: {abbreviate([*network.head, *network.others])}')
     parts = [key for key in network.others if not key.startswith('data_preprocessor.')]
     if parts:
         raise UserFileError(f'{source} is no classifier: besides backbone and head it has {abbreviate(parts)}.')
     extra = [key for key in network.head if not key.startswith(('fc.', f'{ROI_LAYER}.'))]
+    if not linear and extra and all(re.match(r'layers\.\d+\.', key) for key in extra):
+        return  # StackedLinearClsHead
     if extra or not {'fc.weight', 'fc.bias'} <= set(network.head):
         found = abbreviate(network.head) or 'nothing'
         raise UserFileError(f'{source} has no linear classifier fc in its head, only {found}.')
 
 
-def _mmpretrain(network: Network, config: Optional[dict], source: Path) -> StateDict:
+def _mmpretrain(network: Network) -> StateDict:
     state_dict = {f'backbone.{key}': value for key, value in network.backbone.items()}
-    return {**state_dict, 'head.fc.weight': network.head['fc.weight'], 'head.fc.bias': network.head['fc.bias']}
-
-
-def _torchvision(network: Network, config: Optional[dict], source: Path) -> StateDict:
-    if config is None or config['type'] != 'ResNet':
-        raise UserValueError(
-            f'{source} is {describe(network.backbone)}: the torchvision layout is not provided for '
-            'it, only for plain ResNets.'
-        )
-    state_dict = {**network.backbone, 'fc.weight': network.head['fc.weight'], 'fc.bias': network.head['fc.bias']}
-    if 'base_channels' in config:
-        raise UserValueError(f"{source} is {describe(network.backbone)}: torchvision's ResNets have the width 64.")
-    import torchvision
-
-    model = getattr(torchvision.models, f'resnet{config["depth"]}')(num_classes=len(state_dict['fc.bias']))
-    _load(model, state_dict, str(source), f'torchvision.models.resnet{config["depth"]}')
-    return state_dict
-
-
-def _timm(network: Network, config: Optional[dict], source: Path) -> StateDict:
-    if config is not None and config['type'] == 'mmdet.PyramidVisionTransformerV2':
-        return {
-            **pvt_to_timm(network.backbone),
-            'head.weight': network.head['fc.weight'],
-            'head.bias': network.head['fc.bias'],
-        }
-    if config is None or config['type'] != 'ResNet' or 'base_channels' in config:
-        raise UserValueError(
-            f'{source} is {describe(network.backbone)}: the timm layout is not provided for it, only '
-            'for plain ResNets and PVTv2.'
-        )
-    return _torchvision(network, config, source)  # timm names its ResNets as torchvision does
-
-
-_RENAME = dict(mmpretrain=_mmpretrain, torchvision=_torchvision, timm=_timm)
+    kept = {key: value for key, value in network.head.items() if not key.startswith(f'{ROI_LAYER}.')}
+    return {**state_dict, **{f'head.{key}': value for key, value in kept.items()}}
 
 
 def verify(backbone: StateDict, source: str) -> Optional[dict]:

@@ -232,7 +232,38 @@ def identify(backbone: StateDict) -> Optional[dict]:
         width = _size(backbone, 'layers.0.0.projection.weight')[0]
         depths = [_count(backbone, f'layers.{stage}.1.') for stage in range(4)]
         return dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=width, num_layers=depths)
+    if 'stages.0.0.depthwise_conv.weight' in backbone and 'norm3.weight' in backbone:
+        return _identify_convnext(backbone)
+    if 'stages.0.blocks.0.attn.w_msa.relative_position_bias_table' in backbone and 'norm3.weight' in backbone:
+        return _identify_swin(backbone)
     return None
+
+
+def _identify_convnext(backbone: StateDict) -> Optional[dict]:
+    linear = len(_size(backbone, 'stages.0.0.pointwise_conv1.weight')) == 2
+    if 'norm0.weight' in backbone or not linear or 'stages.0.0.gamma' not in backbone:
+        return None  # several outputs; 1 x 1 convolutions; the second version
+    channels = [_size(backbone, f'stages.{stage}.0.gamma')[0] for stage in range(4)]
+    depths = [_count(backbone, f'stages.{stage}.') for stage in range(4)]
+    return dict(type='ConvNeXt', arch=dict(depths=depths, channels=channels))
+
+
+def _identify_swin(backbone: StateDict) -> Optional[dict]:
+    if 'norm0.weight' in backbone or 'absolute_pos_embed' in backbone:  # mmdet's, with several outputs; another kind
+        return None
+    stages = _count(backbone, 'stages.')
+    table = 'blocks.0.attn.w_msa.relative_position_bias_table'
+    sides = [_size(backbone, f'stages.{stage}.{table}') for stage in range(stages)]
+    window = (round(sides[0][0] ** 0.5) + 1) // 2
+    return dict(
+        type='SwinTransformer',
+        arch=dict(
+            embed_dims=_size(backbone, 'patch_embed.projection.weight')[0],
+            depths=[_count(backbone, f'stages.{stage}.blocks.') for stage in range(stages)],
+            num_heads=[side[-1] for side in sides],
+        ),
+        window_size=window,
+    )
 
 
 def _identify_resnet(backbone: StateDict) -> Optional[dict]:
@@ -313,6 +344,9 @@ def describe(backbone: StateDict) -> str:
     if kind in ('DenseNet', 'DenseNetCIFAR'):
         stem = ' with the 3 x 3 stem for CIFAR' if kind == 'DenseNetCIFAR' else ''
         return f'a DenseNet-{2 * sum(config["arch"]["depths"]) + 5} (growth {config["arch"]["growth_rate"]}){stem}'
+    if kind in ('ConvNeXt', 'SwinTransformer'):
+        name = 'a ConvNeXt' if kind == 'ConvNeXt' else 'a Swin Transformer'
+        return f'{name} of depths {tuple(config["arch"]["depths"])}'
     depths = tuple(config['num_layers'])
     if depths not in PVT_DEPTHS:
         return f'a PVTv2 of depths {depths}'

@@ -23,9 +23,17 @@ KNOWN = {
     ),
     'a PVTv2-B1': B1,
 }
+SWIN = dict(embed_dims=8, depths=[1, 2, 1, 1], num_heads=[1, 2, 4, 8])
+KNOWN.update(
+    {
+        'a Swin Transformer of depths (1, 2, 1, 1)': dict(type='SwinTransformer', arch=SWIN, window_size=2),
+        'a ConvNeXt of depths (1, 2, 1, 1)': dict(
+            type='ConvNeXt', arch=dict(depths=[1, 2, 1, 1], channels=[4, 8, 16, 32])
+        ),
+    }
+)
 UNKNOWN = {
     'a ResNet of an unknown depth or kind (ResNeXt, wide, ...)': dict(type='ResNeXt', depth=50),
-    'a Swin Transformer': dict(type='SwinTransformer', arch='tiny', img_size=32, window_size=1),
     'a vision transformer (ViT)': dict(type='VisionTransformer', arch='deit-tiny', img_size=32),
     'no network known here': dict(type='MobileNetV2'),
 }
@@ -45,6 +53,8 @@ def test_networks_of_the_configs_are_recognised_down_to_their_config(words):
         'a PyramidNet-29 (alpha 24)',
         'a PVTv2-B1',
         'a DenseNet-21 (growth 4) with the 3 x 3 stem for CIFAR',
+        'a Swin Transformer of depths (1, 2, 1, 1)',
+        'a ConvNeXt of depths (1, 2, 1, 1)',
     ],
 )
 def test_a_damaged_file_is_still_described(words):

@@ -1,0 +1,195 @@
+"""The table of docs/weights.md cell by cell: each network, exported, says the same in the library's own class."""
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+from mmrm.utils.errors import UserFileError, UserValueError
+from mmrm.weights import export_classifier, read_checkpoint
+from mmrm.weights.targets import CELLS
+
+from networks import logits, shake  # isort: skip
+
+DEPTHS, CHANNELS = [1, 2, 1, 1], [8, 16, 24, 32]
+SWIN = dict(embed_dims=8, depths=DEPTHS, num_heads=[1, 2, 4, 8])
+NETWORKS = {
+    'ResNet': (dict(type='ResNet', depth=18), 512),
+    'ResNet with bottlenecks': (dict(type='ResNet', depth=50), 2048),
+    'ConvNeXt': (dict(type='ConvNeXt', arch=dict(depths=DEPTHS, channels=CHANNELS), gap_before_final_norm=False), 32),
+    'ConvNeXt that pools first': (dict(type='ConvNeXt', arch=dict(depths=DEPTHS, channels=CHANNELS)), 32),
+    'SwinTransformer': (dict(type='SwinTransformer', arch=SWIN, img_size=64, window_size=2), 64),
+    'PVTv2': (dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[2, 2, 2, 2]), 512),
+    'timm ResNet': (dict(type='TIMMBackbone', model_name='resnet18'), 512),
+    'timm ConvNeXt': (dict(type='TIMMBackbone', model_name='convnext_atto'), 320),
+    'timm RegNet': (dict(type='TIMMBackbone', model_name='regnetx_002'), 368),
+    'timm EfficientNet': (dict(type='TIMMBackbone', model_name='efficientnet_lite0'), 1280),
+}
+
+
+def train(name, folder, known=True):
+    """A checkpoint of a network as RM trains it (and mmpretrain, where RM cannot), and the network."""
+    init_default_scope('mmpretrain')
+    config, channels = NETWORKS[name]
+    kind = 'LinearClsHead' if 'pools first' in name else 'RMConsistencyHead'
+    model = dict(
+        type='ImageClassifier', backbone=dict(config), head=dict(type=kind, num_classes=5, in_channels=channels)
+    )
+    if name.startswith('PVT'):
+        pytest.importorskip('mmdet')
+        import mmdet.models  # noqa: F401
+    torch.manual_seed(1)
+    built = shake_floats(MODELS.build(Config(dict(model=model)).model))
+    file = folder / 'epoch_2.pth'
+    meta = dict(epoch=2, cfg=Config(dict(model=model)).pretty_text) if known else {}
+    torch.save(dict(meta=meta, state_dict=built.state_dict()), file)
+    return file, built
+
+
+def shake_floats(model):
+    """Swin keeps the places in its windows, whole numbers, among its tensors."""
+    kept = {key: value.clone() for key, value in model.state_dict().items() if not value.is_floating_point()}
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if tensor.ndim == 1 and name.endswith('weight'):
+                tensor.uniform_(0.5, 1.5)
+            elif tensor.ndim > 1:
+                tensor.normal_(0, (1 / tensor[0].numel()) ** 0.5)  # keeps the scale through deep networks
+            else:
+                tensor.normal_(0, 0.1)
+        for name, tensor in model.named_buffers():
+            if name.endswith('running_mean'):
+                tensor.normal_(0, 0.1)
+            elif name.endswith('running_var'):
+                tensor.uniform_(0.5, 1.5)
+    model.load_state_dict(kept, strict=False)
+    return model.eval()
+
+
+def torchvision_swin():
+    from torchvision.models.swin_transformer import SwinTransformer
+
+    return SwinTransformer([4, 4], 8, DEPTHS, [1, 2, 4, 8], [2, 2], num_classes=5)
+
+
+def torchvision_convnext():
+    from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+
+    return ConvNeXt([CNBlockConfig(*s) for s in zip(CHANNELS, [*CHANNELS[1:], None], DEPTHS)], num_classes=5)
+
+
+def of_torchvision(name):
+    import torchvision
+
+    return getattr(torchvision.models, name)(num_classes=5)
+
+
+def of_timm(name, **kwargs):
+    import timm
+
+    return timm.create_model(name, num_classes=5, **kwargs)
+
+
+def of_transformers(kind, **kwargs):
+    import transformers
+
+    config = getattr(transformers, f'{kind}Config')(num_labels=5, **kwargs)
+    return getattr(transformers, f'{kind}ForImageClassification')(config)
+
+
+SWIN_THERE = dict(embed_dim=8, depths=DEPTHS, num_heads=[1, 2, 4, 8], window_size=2)
+TABLE = {
+    ('torchvision', 'ResNet'): lambda: of_torchvision('resnet18'),
+    ('torchvision', 'ResNet with bottlenecks'): lambda: of_torchvision('resnet50'),
+    ('torchvision', 'ConvNeXt that pools first'): torchvision_convnext,
+    ('torchvision', 'SwinTransformer'): torchvision_swin,
+    ('timm', 'ResNet'): lambda: of_timm('resnet18'),
+    ('timm', 'ConvNeXt'): lambda: of_timm('convnext_tiny', depths=DEPTHS, dims=CHANNELS, head_norm_first=True),
+    ('timm', 'ConvNeXt that pools first'): lambda: of_timm('convnext_tiny', depths=DEPTHS, dims=CHANNELS),
+    ('timm', 'SwinTransformer'): lambda: of_timm('swin_tiny_patch4_window7_224', img_size=64, **SWIN_THERE),
+    ('timm', 'PVTv2'): lambda: of_timm('pvt_v2_b1'),
+    ('timm', 'timm ResNet'): lambda: of_timm('resnet18'),
+    ('timm', 'timm ConvNeXt'): lambda: of_timm('convnext_atto', head_norm_first=True),
+    ('timm', 'timm RegNet'): lambda: of_timm('regnetx_002'),
+    ('timm', 'timm EfficientNet'): lambda: of_timm('efficientnet_lite0'),
+    ('transformers', 'ResNet'): lambda: of_transformers(
+        'ResNet', embedding_size=64, hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type='basic'
+    ),
+    ('transformers', 'ResNet with bottlenecks'): lambda: of_transformers('ResNet'),
+    ('transformers', 'ConvNeXt that pools first'): lambda: of_transformers(
+        'ConvNext', depths=DEPTHS, hidden_sizes=CHANNELS, layer_norm_eps=1e-6
+    ),
+    ('transformers', 'SwinTransformer'): lambda: of_transformers('Swin', image_size=64, **SWIN_THERE),
+}
+
+
+@pytest.mark.parametrize('layout, name', TABLE, ids=lambda part: part)
+def test_the_librarys_own_class_takes_every_tensor_and_says_the_same(layout, name, tmp_path):
+    pytest.importorskip(layout)
+    if name.startswith('timm'):
+        pytest.importorskip('timm')
+    file, ours = train(name, tmp_path)
+    meta = export_classifier(file, tmp_path / 'out.safetensors', layout=layout)
+    assert meta['logits_compared'] is True
+    theirs = TABLE[layout, name]().eval()
+    theirs.load_state_dict(read_checkpoint(tmp_path / 'out.safetensors'), strict=True)
+    images = torch.randn(2, 3, 64, 64)
+    expected = logits(ours, images)
+    with torch.no_grad():
+        found = theirs(images)
+    found = getattr(found, 'logits', found)
+    assert expected.std() > 1e-2
+    tolerance = 1e-3 if name == 'PVTv2' else 2e-5  # timm's PVTv2 has another epsilon in some norms
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * expected.abs().max().item())
+
+
+def test_every_cell_of_the_code_is_in_the_table():
+    kinds = {'PVTv2': 'mmdet.PyramidVisionTransformerV2'}
+    tested = {(layout, kinds.get(name, NETWORKS[name][0]['type'])) for layout, name in TABLE}
+    assert tested == set(CELLS)
+
+
+@pytest.mark.parametrize('layout', ['torchvision', 'transformers'])
+@pytest.mark.parametrize('known', [True, False])
+def test_a_convnext_of_rm_goes_to_timm_alone(layout, known, tmp_path):
+    """RM's ConvNeXt normalises before it pools: the others' class would load it and say something else."""
+    file, _ = train('ConvNeXt', tmp_path, known)
+    with pytest.raises(UserValueError, match=r'pools first and would say something else. --layout timm'):
+        export_classifier(file, tmp_path / 'out.pth', layout=layout)
+    assert not (tmp_path / 'out.pth').exists()
+
+
+def test_what_says_something_else_there_is_not_written(tmp_path):
+    """The file claims to pool first, and its weights were trained so; the check does not take its word."""
+    pytest.importorskip('timm')
+    from mmrm.weights import export, targets
+    from mmrm.weights.provenance import read_weights
+
+    file, _ = train('ConvNeXt', tmp_path)
+    facts = export.facts_of(read_weights(file))
+    wrong = targets.make_target('timm', facts._replace(norm_first=False))
+    with pytest.raises(UserFileError, match=r'says something else in timm.create_model.*Nothing was written'):
+        targets.check_target('timm', wrong, facts)
+
+
+def test_a_backbone_of_timm_must_be_known_by_name(tmp_path):
+    pytest.importorskip('timm')
+    file, _ = train('timm ResNet', tmp_path, known=False)
+    with pytest.raises(UserValueError, match='nothing says which'):
+        export_classifier(file, tmp_path / 'out.pth', layout='timm')
+
+
+def test_a_stacked_head_is_exported_for_mmpretrain_only(tmp_path):
+    init_default_scope('mmpretrain')
+    parts = dict(num_classes=5, in_channels=512, mid_channels=[8])
+    network = dict(type='ImageClassifier', backbone=NETWORKS['ResNet'][0])
+    model = shake(MODELS.build(dict(network, head=dict(type='RMConsistencyHead', **parts))))
+    torch.save(model.state_dict(), tmp_path / 'run.pth')
+    export_classifier(tmp_path / 'run.pth', tmp_path / 'out.pth')
+    neck = dict(type='GlobalAveragePooling')
+    stock = MODELS.build(dict(network, neck=neck, head=dict(type='StackedLinearClsHead', **parts))).eval()
+    stock.load_state_dict(read_checkpoint(tmp_path / 'out.pth')['state_dict'], strict=True)
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(logits(stock, images), logits(model, images), rtol=0, atol=1e-6)
+    with pytest.raises(UserFileError, match='no linear classifier fc'):
+        export_classifier(tmp_path / 'run.pth', tmp_path / 'timm.pth', layout='timm')
