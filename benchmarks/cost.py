@@ -1,7 +1,9 @@
 """What RM costs on top of a baseline step.
 
     python benchmarks/cost.py            # ResNet-50 at 224, a few minutes on two cores
-    python benchmarks/cost.py --scaling  # the added work with batch, resolution and classes growing
+    python benchmarks/cost.py --memory   # only the memory
+
+How the cost grows with batch, resolution and classes: benchmarks/scaling.py.
 
 Three tables: the added work timed by itself as a share of a baseline step; whole steps of baseline, Mixup, CutMix and
 RM run in turn; and the memory of a step at batch 64 (allocations counted without computing them).
@@ -28,7 +30,7 @@ from rich.table import Table
 from mmrm import RecursiveMix
 from mmrm.analysis.memory import peak_memory
 from mmrm.analysis.timing import interleaved, ratio
-from mmrm.core import Box, Consistency, Mix
+from mmrm.core import Box, Consistency, Mix, pool
 
 METHODS = dict(
     baseline=None,
@@ -75,28 +77,44 @@ def stepper(method: str, args, data: dict):
     return lambda: model.train_step(copy.deepcopy(data), wrapper)
 
 
-def added_work(number: int, size: int, classes: int, channels: int, stride: int = 32, omega: float = 0.5):
-    """The parts RM adds to a step: mixing, region and KL forward and backward, and the update of ``fc_roi``."""
-    rm, consistency = RecursiveMix(alpha=0.5), Consistency(channels, classes, omega)
+def added_work(number: int, size: int, classes: int, channels: int, stride: int = 32, share_fc: bool = False):
+    """The parts of a step that RM adds or replaces, each a function to time.
+
+    ``mixing``; ``pooling with RM``, the mean of the map and the region, KL, backward to the map, and the update of
+    ``fc_roi``; ``pooling``, what a baseline does in its place: the mean of the map, and backward to the map.
+    """
+    rm, consistency = RecursiveMix(alpha=0.5), Consistency(channels, classes, omega=0.5)
     images, labels = torch.randn(number, 3, size, size), F.one_hot(torch.randint(0, classes, (number,)), classes)
-    optimizer = torch.optim.SGD(consistency.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+    parameters = [torch.nn.Parameter(torch.zeros(1))] if share_fc else consistency.parameters()
+    optimizer = torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, weight_decay=1e-4)
     cells = max(size // stride, 1)
     features = torch.randn(number, channels, cells, cells, requires_grad=True)
     logits, history = torch.randn(number, classes), F.softmax(torch.randn(number, classes), 1)
+    gradient = torch.randn(number, channels)  # of the mean, as the classifier gives it
     side = int(size * 0.5)  # lambda 0.25, the mean of U(0, 0.5)
     box = Box(size // 4, size // 4, size // 4 + side, size // 4 + side)
 
     def mixing():
         rm.mix(images, labels)
 
-    def comparing():
+    def pooling_with_rm():
         mix = Mix(0.25, number, box, (size, size), history)
-        consistency(mix, features, logits).backward()
+        mean, region = pool(features, mix)
+        torch.autograd.backward([mean, consistency(mix, region, logits)], [gradient, torch.ones(())])
         features.grad = None
         optimizer.step()
         optimizer.zero_grad()
 
-    return dict(mixing=mixing, consistency=comparing)
+    def pooling():
+        F.adaptive_avg_pool2d(features, 1).flatten(1).backward(gradient)
+        features.grad = None
+
+    return {'mixing': mixing, 'pooling with RM': pooling_with_rm, 'pooling': pooling}
+
+
+def added_seconds(seconds: dict) -> list:
+    """What RM adds in all, in each round: its own work without the pooling that a baseline has, too."""
+    return [a + b - c for a, b, c in zip(seconds['mixing'], seconds['pooling with RM'], seconds['pooling'])]
 
 
 def report_added_work(console: Console, args) -> None:
@@ -106,8 +124,8 @@ def report_added_work(console: Console, args) -> None:
     table = Table(title=f'Added work, ResNet-{args.depth} at 224, batch {args.batch}, {args.classes} classes')
     for column in ('part', 'median ms', 'share of a baseline step (95 % interval)'):
         table.add_column(column)
-    both = [a + b for a, b in zip(seconds['mixing'], seconds['consistency'])]
-    for name, values in (*((part, seconds[part]) for part in parts), ('RM in all', both)):
+    rows = [(part, seconds[part]) for part in parts]
+    for name, values in (*rows, ('RM in all: the first two without the third', added_seconds(seconds))):
         middle, low, high = ratio(values, seconds['step'])
         table.add_row(name, f'{1000 * np.median(values):.2f}', f'{middle:.3%} ({low:.3%} to {high:.3%})')
     table.add_row('baseline step', f'{1000 * np.median(seconds["step"]):.0f}', '')
@@ -126,24 +144,6 @@ def report_steps(console: Console, args) -> None:
     console.print(table)
 
 
-def report_scaling(console: Console, args) -> None:
-    table = Table(title='Added work alone, milliseconds (median), 2048 channels')
-    for column in ('batch', 'resolution', 'classes', 'mixing', 'consistency'):
-        table.add_column(column)
-    grid = [(batch, 224, 1000) for batch in (16, 32, 64, 128)]
-    grid += [(32, size, 1000) for size in (160, 288, 384)]
-    grid += [(32, 224, classes) for classes in (10, 100, 10_000)]
-    for number, size, classes in grid:
-        seconds = interleaved(added_work(number, size, classes, 2048), args.rounds)
-        table.add_row(
-            str(number),
-            str(size),
-            str(classes),
-            *(f'{1000 * np.median(seconds[part]):.2f}' for part in ('mixing', 'consistency')),
-        )
-    console.print(table)
-
-
 def report_memory(console: Console, args) -> None:
     np.random.seed(1)
     peaks = {name: peak_memory(build(name, args.depth, args.classes), 64, (224, 224), args.classes) for name in METHODS}
@@ -153,11 +153,10 @@ def report_memory(console: Console, args) -> None:
     for name, peak in peaks.items():
         table.add_row(name, f'{peak / 2**20:.1f}', f'{(peak - peaks["baseline"]) / peaks["baseline"]:.2%}')
     console.print(table)
-    mib, cells = 4 / 2**20, 7 * 7  # float32; the map of a 224 image
+    mib = 4 / 2**20  # float32
     channels = 512 if args.depth < 50 else 2048
     extra = {
         'fc_roi: weights, gradient, momentum': 3 * (channels + 1) * args.classes * mib,
-        'gradient of the region, in a map of its own': 64 * channels * cells * mib,
         'y^h, p^h and p~': 3 * 64 * args.classes * mib,
         'x^h (is the mixed input itself)': 0.0,
     }
@@ -175,14 +174,11 @@ def main() -> None:
     parser.add_argument('--classes', type=int, default=1000)
     parser.add_argument('--depth', type=int, default=50, choices=(18, 34, 50, 101))
     parser.add_argument('--rounds', type=int, default=15)
-    parser.add_argument('--scaling', action='store_true', help='only the table of growing sizes')
     parser.add_argument('--memory', action='store_true', help='only the table of memory')
     args = parser.parse_args()
     console = Console(width=110)
     console.print(f'torch {torch.__version__}, {torch.get_num_threads()} thread(s), {os.cpu_count()} cores, CPU')
-    if args.scaling:
-        report_scaling(console, args)
-    elif args.memory:
+    if args.memory:
         report_memory(console, args)
     else:
         report_added_work(console, args)

@@ -26,6 +26,7 @@ Example:
 
 import math
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
@@ -36,6 +37,7 @@ from torch import nn
 
 INTERPOLATIONS = ('nearest', 'bilinear')
 ROI_LAYER = 'fc_roi'  # the layer that classifies the region: it exists in training only
+AUTOCAST_DEVICES = ('cpu', 'cuda', 'xpu', 'mps') if hasattr(torch.amp, 'is_autocast_available') else ('cpu', 'cuda')
 
 
 class Box(NamedTuple):
@@ -101,6 +103,9 @@ def mix_labels(scores: torch.Tensor, history: torch.Tensor, lam: float) -> torch
 class Mix:
     """What one iteration mixed. It travels with the batch to the loss, which answers with the prediction.
 
+    The numbers are for whoever looks at the mix. The loss reads ``share`` and ``weights`` instead, where they are: they
+    change from one iteration to the next, and neither a device nor a compiled graph has to wait for a tensor.
+
     Args:
         lam: The share of the historical image in each mixed sample, 0 if nothing was mixed.
         count: How many samples, the first ones of the batch, were mixed.
@@ -109,6 +114,9 @@ class Mix:
         historical_prediction: Softmax of the historical iteration, ``(M, num_classes)``, float32, or None if that
             iteration was never answered.
         prediction: This iteration's softmax, set by :meth:`answer`.
+        map_size: Height and width of this iteration's feature map, once the loss has seen it.
+        share: The mean of ``lam`` over the batch, a scalar. None: as ``lam`` and ``count`` say.
+        weights: :func:`pool_weights` of the box. None, or of another size than the map: made when they are needed.
     """
 
     lam: float
@@ -117,6 +125,9 @@ class Mix:
     image_size: Tuple[int, int]
     historical_prediction: Optional[torch.Tensor] = None
     prediction: Optional[torch.Tensor] = None
+    map_size: Optional[Tuple[int, int]] = None
+    share: Optional[torch.Tensor] = None
+    weights: Optional[torch.Tensor] = None
 
     def answer(self, logits: torch.Tensor) -> None:
         """Give this iteration its prediction: the softmax of ``logits``, shape ``(N, num_classes)``, detached."""
@@ -219,8 +230,9 @@ class RecursiveMix:
             mix = Mix(0.0, 0, Box(0, 0, 0, 0), (height, width), prediction=state.get('prediction'))
             self._history = _History(state['images'], state['scores'], mix)
 
+    @torch._disable_dynamo  # it draws with NumPy, and slices by what it drew; imports dynamo in its first call
     def mix(self, images: torch.Tensor, labels: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, Mix]:
-        """Mix a batch with the history, then make it the history.
+        """Mix a batch with the history, then make it the history. In a compiled loop this part stays eager.
 
         Args:
             images: Shape ``(N, C, H, W)``.
@@ -241,8 +253,11 @@ class RecursiveMix:
             mix.lam = box.area / (height * width)  # of the box as clipped
             mix.count = min(len(images), len(past.images))
             mix.historical_prediction = past.mix.prediction
+            if past.mix.map_size is not None and past.mix.image_size == mix.image_size:
+                mix.weights = _to_device(pool_weights(box, mix.image_size, past.mix.map_size), images.device)
             resize_fill(images, past.images.to(images), box, self.interpolation)
             scores = mix_labels(scores, past.scores.to(scores), mix.lam)
+        mix.share = torch.full((), mix.lam * mix.count / max(len(images), 1), device=images.device)
         kept = images.clone() if self._copy_images else images
         self._history = _History(kept, scores.clone(), mix)
         return images, scores, mix
@@ -311,15 +326,12 @@ class RecursiveMix:
         return f'{type(self).__name__}(alpha={self.alpha}, interpolation={self.interpolation!r})'
 
 
-def roi_weights(start: float, stop: float, scale: float, size: int) -> Tuple[int, np.ndarray]:
-    """The weights that 1x1 RoIAlign gives to the cells of one axis.
+def roi_weights(start: float, stop: float, scale: float, size: int) -> np.ndarray:
+    """The weights that 1x1 RoIAlign gives to the cells of one axis, float32, shape ``(size, )``.
 
     One bin, ``aligned=True`` and adaptive sampling: the bin is sampled at ``ceil(length)`` points, each interpolated
     linearly between two cells. The mean is separable, so an axis needs no knowledge of the other one. The box covers
     the pixels from ``start`` to before ``stop``; the axis has ``size`` cells, ``scale`` of them per pixel.
-
-    Returns:
-        The first cell with a weight, and the float32 weights of the cells from there on.
     """
     # In float32, as the operator computes it: the number of sampling points jumps where a length rounds to an integer.
     cells, half = np.float32(scale), np.float32(0.5)
@@ -335,24 +347,70 @@ def roi_weights(start: float, stop: float, scale: float, size: int) -> Tuple[int
     weights = np.zeros(size, np.float32)
     np.add.at(weights, low[inside], (1 - fraction)[inside])
     np.add.at(weights, high[inside], fraction[inside])
-    weights /= np.float32(points)
-    begin, end = int(low.min()), int(high.max()) + 1
-    return begin, weights[begin:end]
+    return weights / np.float32(points)
+
+
+def pool_weights(box: Box, image_size: Tuple[int, int], map_size: Tuple[int, int]) -> np.ndarray:
+    """What each cell of a map counts in two means, that of the whole map and 1x1 RoIAlign of ``box``: ``(2, h, w)``.
+
+    Equal to RoIAlign (``aligned=True``, ``sampling_ratio=-1``) where the map's two scales agree; where they differ,
+    rows and columns have a scale each. The box is in pixels of the image; sizes are (height, width).
+    """
+    height, width = map_size
+    rows = roi_weights(box.y1, box.y2, height / image_size[0], height)
+    columns = roi_weights(box.x1, box.x2, width / image_size[1], width)
+    return np.stack([np.full((height, width), 1 / (height * width), np.float32), np.outer(rows, columns)])
+
+
+def weighted_means(feature_map: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Means of a map, shape ``(N, C, h, w)``, by weights ``(K, h, w)``, in one pass: ``(N, K, C)``, float32 at least.
+
+    One product, whose backward pass makes one gradient map, in the map's own memory format.
+    """
+    kind = feature_map.device.type
+    with torch.autocast(kind, enabled=False) if kind in AUTOCAST_DEVICES else nullcontext():
+        cells = feature_map.flatten(2).to(torch.promote_types(feature_map.dtype, torch.float32))
+        weights = weights.flatten(1).to(cells)
+        if feature_map.stride(1) == 1:  # channels last
+            return weights @ cells.transpose(1, 2)
+        return (cells @ weights.t()).transpose(1, 2)
 
 
 def roi_mean(feature_map: torch.Tensor, box: Box, image_size: Tuple[int, int]) -> torch.Tensor:
-    """1x1 RoIAlign of the same box in every sample, as a separable weighted mean of the cells under it.
+    """1x1 RoIAlign of the same box in every sample, from ``(N, C, h, w)`` to ``(N, C)``. See :func:`pool_weights`."""
+    return _region(feature_map, Mix(0.0, len(feature_map), box, image_size))
 
-    Equal to RoIAlign (``aligned=True``, ``sampling_ratio=-1``) where the map's two scales agree; where they differ,
-    rows and columns have a scale each. It is deterministic, needs no custom operator and takes any memory format.
-    From ``(N, C, h, w)`` to ``(N, C)``, float32 at least; the box is in pixels of the image (height, width).
+
+def pool(feature_map: torch.Tensor, mix: Optional[Mix] = None) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """Global average pooling, ``(N, C)``, and in the same pass the region that ``mix`` filled, ``(count, C)``.
+
+    The region is None if there is nothing to compare it with. Give it to :class:`Consistency` in place of the map.
     """
     height, width = feature_map.shape[-2:]
-    top, rows = roi_weights(box.y1, box.y2, height / image_size[0], height)
-    left, columns = roi_weights(box.x1, box.x2, width / image_size[1], width)
-    weights = torch.from_numpy(np.outer(rows, columns)).to(feature_map.device)
-    region = feature_map[:, :, top : top + len(rows), left : left + len(columns)]
-    return (region * weights).sum(dim=(2, 3))
+    if mix is not None:
+        mix.map_size = (height, width)
+        if mix.historical_prediction is not None:
+            mean, region = weighted_means(feature_map, _weights_of(mix, feature_map)).unbind(1)
+            return mean.to(feature_map.dtype), region[: mix.count]
+    equal = feature_map.new_full((1, height, width), 1 / (height * width), dtype=torch.float32)
+    return weighted_means(feature_map, equal)[:, 0].to(feature_map.dtype), None
+
+
+def _region(feature_map: torch.Tensor, mix: Mix) -> torch.Tensor:
+    return weighted_means(feature_map[: mix.count], _weights_of(mix, feature_map)[1:])[:, 0]
+
+
+def _weights_of(mix: Mix, feature_map: torch.Tensor) -> torch.Tensor:
+    height, width = feature_map.shape[-2:]
+    if mix.weights is not None and mix.weights.shape[1:] == (height, width):
+        return mix.weights.to(feature_map.device)
+    return _to_device(pool_weights(mix.box, mix.image_size, (height, width)), feature_map.device)
+
+
+def _to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A tensor on a device, which does not wait for it."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else tensor.to(device)
 
 
 def kl_divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
@@ -367,36 +425,44 @@ def kl_divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 
 
 def consistency_loss(
-    mix: Optional[Mix], feature_map: torch.Tensor, logits: torch.Tensor, fc_roi: Optional[nn.Linear], omega: float
-) -> Tuple[torch.Tensor, torch.Tensor, float]:
+    mix: Optional[Mix],
+    features: Optional[torch.Tensor],
+    logits: torch.Tensor,
+    fc_roi: Optional[nn.Linear],
+    omega: float,
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     r"""Compare the region with what was predicted for the whole historical image, and answer ``mix``.
 
     Args:
         mix: What this iteration mixed; None if it used another augmentation, which leaves the history alone.
-        feature_map: The last one, shape ``(N, C, h, w)``.
+        features: The last feature map, shape ``(N, C, h, w)``, or its region as :func:`pool` returns it.
         logits: Of the whole images, shape ``(N, num_classes)``. Their softmax becomes :math:`p^h`.
         fc_roi: Classifies the region. May be None if ``omega`` is 0.
         omega: Weight of the loss; 0 switches it off.
 
     Returns:
-        The loss, a scalar, and two numbers to log: the mean KL of the mixed samples (detached), and the mean
-        :math:`\lambda` of the batch. With nothing to compare, the loss is a zero that still depends on ``fc_roi``:
-        DDP waits for the gradient of every parameter in every iteration.
+        The loss, and two numbers to log, detached: the mean KL of the mixed samples, and the mean :math:`\lambda` of
+        the batch. All are scalars on the device. With nothing to compare, the loss is a zero that still depends on
+        ``fc_roi``: DDP waits for the gradient of every parameter in every iteration.
     """
-    lam = mix.lam * mix.count / len(logits) if mix is not None else 0.0
     zero = logits.new_zeros((), dtype=torch.float32)
+    share = zero
+    if mix is not None:
+        share = zero + mix.lam * mix.count / len(logits) if mix.share is None else mix.share.to(logits.device)
     if fc_roi is None:
-        return zero, zero, lam
-    if mix is not None and mix.lam > 0 and mix.historical_prediction is not None and omega > 0:
-        region = roi_mean(feature_map[: mix.count], mix.box, mix.image_size)
+        return zero, zero, share
+    if mix is not None and mix.historical_prediction is not None and features is not None and omega > 0:
+        region = _region(features, mix) if features.ndim == 4 else features
         history = mix.historical_prediction[: mix.count].to(logits.device)
-        kl = kl_divergence(history, fc_roi(region.to(fc_roi.weight)))
-        loss, mean_kl = omega * mix.lam * kl.sum() / len(logits), kl.detach().mean()
+        kl = kl_divergence(history, fc_roi(region.to(fc_roi.weight))).mean()
+        loss, kl = omega * share * kl, kl.detach()  # the share counts samples that were not mixed as 0
     else:
-        loss, mean_kl = 0.0 * (fc_roi.weight[0, 0] + fc_roi.bias[0]).float(), zero
+        loss, kl = 0.0 * (fc_roi.weight[0, 0] + fc_roi.bias[0]).float(), zero
     if mix is not None:
         mix.answer(logits)
-    return loss, mean_kl, lam
+        if features is not None and features.ndim == 4:
+            mix.map_size = (features.shape[2], features.shape[3])
+    return loss, kl, share
 
 
 class Consistency(nn.Module):
@@ -418,20 +484,31 @@ class Consistency(nn.Module):
         self.fc_roi = nn.Linear(in_channels, num_classes) if omega > 0 else None
         self.last: dict = {}
 
-    def forward(self, mix: Optional[Mix], feature_map: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """The loss of a batch, a scalar; ``mix`` gets its answer. Shapes: see :func:`consistency_loss`."""
-        if feature_map.ndim != 4 or feature_map.shape[:2] != (len(logits), self.in_channels):
+    def forward(self, mix: Optional[Mix], features: Optional[torch.Tensor], logits: torch.Tensor) -> torch.Tensor:
+        """The loss of a batch, a scalar; ``mix`` gets its answer.
+
+        Args:
+            mix: What this iteration mixed, or None.
+            features: The feature map, shape ``(N, in_channels, h, w)``; or the region, as :func:`pool` returned it.
+            logits: Shape ``(N, num_classes)``.
+        """
+        if features is not None and not self._fits(features, mix, len(logits)):
             raise ValueError(
                 f'Consistency: the feature map must have shape ({len(logits)}, {self.in_channels}, h, w), '
-                f'but got {tuple(feature_map.shape)}.'
+                f'but got {tuple(features.shape)}.'
             )
         if logits.ndim != 2 or logits.shape[1] != self.num_classes:
             raise ValueError(
                 f'Consistency: the logits must have shape (N, {self.num_classes}), but got {tuple(logits.shape)}.'
             )
-        loss, kl, lam = consistency_loss(mix, feature_map, logits, self.fc_roi, self.omega)
+        loss, kl, lam = consistency_loss(mix, features, logits, self.fc_roi, self.omega)
         self.last = dict(lam=lam, kl=kl)
         return loss
+
+    def _fits(self, features: torch.Tensor, mix: Optional[Mix], number: int) -> bool:
+        if features.ndim == 2 and mix is not None:
+            return features.shape == (mix.count, self.in_channels)
+        return features.ndim == 4 and features.shape[:2] == (number, self.in_channels)
 
     def extra_repr(self) -> str:
         return f'omega={self.omega}'

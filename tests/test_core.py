@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmrm import core
-from mmrm.core import Box, Consistency, Mix, RecursiveMix, kl_divergence, roi_mean
+from mmrm.core import Box, Consistency, Mix, RecursiveMix, kl_divergence, pool, roi_mean
 
 
 def batch(number=4, num_classes=5, size=16):
@@ -147,6 +148,85 @@ def test_the_loss_is_the_papers_equation():
     assert consistency.last['lam'] == 0.25 * 3 / 4 and torch.allclose(consistency.last['kl'], kl.mean())
     assert not consistency.last['kl'].requires_grad
     assert torch.allclose(mix.prediction, F.softmax(logits, 1))
+
+
+@pytest.mark.parametrize('layout', [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize('count', [4, 3])
+def test_one_pass_pools_as_the_mean_and_the_region_by_themselves(layout, count):
+    features = torch.randn(4, 8, 7, 5).to(memory_format=layout).requires_grad_()
+    mix = Mix(0.25, count, Box(2, 3, 11, 9), (14, 15), torch.full((count, 5), 0.2))
+    means = features.mean((2, 3)), roi_mean(features[:count], mix.box, mix.image_size)
+    gradients = [torch.randn_like(mean) for mean in means]
+    expected = torch.autograd.grad(means, features, gradients)[0]
+    pooled = pool(features, mix)
+    assert all(torch.allclose(one, other, rtol=0, atol=1e-6) for one, other in zip(pooled, means))
+    gradient = torch.autograd.grad(pooled, features, gradients)[0]
+    assert torch.allclose(gradient, expected, rtol=0, atol=1e-6)
+    assert gradient.is_contiguous(memory_format=layout)
+
+
+class Maps(TorchDispatchMode):
+    """Counts the tensors as large as a map that are made."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.made = size, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        output = function(*args, **(kwargs or {}))
+        if isinstance(output, torch.Tensor) and output.numel() >= self.size:
+            self.made.add(output.untyped_storage().data_ptr())
+        return output
+
+
+@pytest.mark.parametrize('layout', [torch.contiguous_format, torch.channels_last])
+def test_the_backward_pass_makes_one_gradient_map(layout):
+    features = torch.randn(4, 8, 7, 5).to(memory_format=layout).requires_grad_()
+    mix = Mix(0.25, 4, Box(2, 3, 11, 9), (14, 15), torch.full((4, 5), 0.2))
+    with Maps(features.numel()) as maps:
+        pooled = pool(features, mix)
+    assert maps.made <= {features.untyped_storage().data_ptr()}  # no copy on the way
+    with Maps(features.numel()) as maps:
+        torch.autograd.backward([mean.sum() for mean in pooled])
+    assert len(maps.made) == 1
+
+
+def test_under_autocast_the_region_is_pooled_in_float32():
+    features, box = torch.randn(4, 8, 7, 7), Box(2, 3, 11, 9)
+    mix = Mix(0.25, 4, box, (14, 14), torch.full((4, 5), 0.2))
+    with torch.autocast('cpu', torch.bfloat16):
+        mean, region = pool(features, mix)
+        assert torch.allclose(region, roi_mean(features, box, (14, 14)), atol=1e-6)
+        low_mean, low_region = pool(features.bfloat16(), mix)
+    assert torch.allclose(mean, features.mean((2, 3)), atol=1e-6)
+    assert low_mean.dtype == torch.bfloat16 and low_region.dtype == torch.float32
+    assert torch.allclose(low_region, roi_mean(features.bfloat16().float(), box, (14, 14)), atol=1e-6)
+
+
+def test_the_region_in_place_of_the_map_gives_the_same_loss():
+    consistency, features, logits = Consistency(8, 5, omega=0.7), torch.randn(4, 8, 4, 4), torch.randn(4, 5)
+    mix = Mix(0.25, 3, Box(2, 3, 11, 9), (16, 16), F.softmax(torch.randn(3, 5), 1))
+    assert torch.allclose(consistency(mix, pool(features, mix)[1], logits), consistency(mix, features, logits))
+    with pytest.raises(ValueError, match=r'must have shape \(4, 8, h, w\), but got \(4, 8\)'):
+        consistency(mix, torch.randn(4, 8), logits)
+    mean, region = pool(features)
+    assert torch.allclose(mean, features.mean((2, 3)), atol=1e-6) and region is None
+
+
+def test_the_weights_of_the_box_are_made_beside_the_mixed_images():
+    """The size of the map is that of the iteration before; another one is noticed."""
+    rm, consistency = RecursiveMix(alpha=1.0, num_classes=5, rng=np.random.RandomState(1)), Consistency(8, 5)
+    for cells, known in ((4, False), (4, True), (3, False), (3, True)):
+        images, _, mix = rm.mix(*batch())
+        features, logits = torch.randn(4, 8, cells, cells), torch.randn(4, 5)
+        if mix.historical_prediction is not None:
+            assert (mix.weights.shape[1:] == (cells, cells)) == known
+            expected = roi_mean(features, mix.box, (16, 16))
+            assert torch.allclose(pool(features, mix)[1], expected, atol=1e-6)
+        consistency(mix, features, logits)
+        assert mix.map_size == (cells, cells) and torch.allclose(mix.share, torch.tensor(mix.lam))
+    images, labels = batch(size=20)
+    assert rm.mix(images, labels)[2].weights is None  # another size of images may give another map
 
 
 def test_a_plain_loop_learns_from_its_history():

@@ -10,7 +10,7 @@ from mmpretrain.registry import MODELS
 from mmpretrain.structures import DataSample
 from torch import nn
 
-from ..core import ROI_LAYER, Mix, check_omega, consistency_loss, kl_divergence
+from ..core import ROI_LAYER, Mix, check_omega, consistency_loss, kl_divergence, pool
 from ..utils.errors import UserTypeError, UserValueError
 from .data_preprocessor import MIX_FIELD
 
@@ -121,15 +121,25 @@ class RMConsistencyHead(LinearClsHead):
             **kwargs: Passed on to the loss module.
         """
         check_single_label(data_samples)
-        feature_map = self._feature_map(feats)
-        logits = self._last_layer()(self._hidden(self.pool(feature_map)))
+        feature_map, mix = self._feature_map(feats), data_samples[0].get(MIX_FIELD)
+        logits, features = self._classify(feature_map, mix)
         losses = self._get_loss(logits, data_samples, **kwargs)
-        mix = data_samples[0].get(MIX_FIELD)
-        branch = self._region_branch()
-        consistency, kl, lam = consistency_loss(mix, feature_map, logits, branch, self.omega)
+        losses.update(self.consistency_losses(mix, features, logits))
+        return losses
+
+    def _classify(self, feature_map: torch.Tensor, mix: Optional[Mix]) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+        """The logits, and what the consistency needs of the map: its region, pooled in the same pass as the mean."""
+        if type(self.pool) is not GlobalAveragePooling or self.omega == 0:
+            return self._last_layer()(self._hidden(self.pool(feature_map))), feature_map
+        mean, region = pool(feature_map, mix)
+        return self._last_layer()(self._hidden(mean)), region
+
+    def consistency_losses(self, mix: Optional[Mix], features: Optional[torch.Tensor], logits: torch.Tensor) -> dict:
+        """``loss_consistency`` and what is logged beside it; ``mix`` gets its answer."""
+        losses, branch = dict(), self._region_branch()
+        consistency, kl, losses['rm_lambda'] = consistency_loss(mix, features, logits, branch, self.omega)
         if isinstance(branch, RegionBranch):
             consistency = consistency + branch.nothing()
-        losses['rm_lambda'] = logits.new_full((), lam, dtype=torch.float32)
         if self.omega > 0:
             losses.update(loss_consistency=consistency, rm_kl=kl)
             if self.log_blind_kl:

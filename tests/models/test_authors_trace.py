@@ -203,14 +203,14 @@ def the_filled_box_is_off(monkeypatch):
 
 
 def the_pooled_box_is_off(monkeypatch):
-    pool = core.roi_mean
-    monkeypatch.setattr(core, 'roi_mean', lambda features, box, size: pool(features, one_pixel_right(box), size))
+    weights = core.pool_weights
+    monkeypatch.setattr(core, 'pool_weights', lambda box, *sizes: weights(one_pixel_right(box), *sizes))
 
 
 def the_pooled_box_is_transposed(monkeypatch):
-    pool = core.roi_mean
+    weights = core.pool_weights
     monkeypatch.setattr(
-        core, 'roi_mean', lambda features, box, size: pool(features, core.Box(box.y1, box.x1, box.y2, box.x2), size)
+        core, 'pool_weights', lambda box, *sizes: weights(core.Box(box.y1, box.x1, box.y2, box.x2), *sizes)
     )
 
 
