@@ -4,15 +4,27 @@ from .cifar import RMCIFAR10, RMCIFAR100
 from .fetch_cifar10 import get_cifar10
 from .imagenet import RMImageNet
 from .images import RMImageFolder
-from .transforms import RMColorJitter, RMLighting, RMRandomResizedCrop
+from .transforms import (
+    RMColorJitter,
+    RMColors,
+    RMCutout,
+    RMLighting,
+    RMLoadResizedCrop,
+    RMPackInputs,
+    RMRandomResizedCrop,
+)
 
 __all__ = [
     'RMCIFAR10',
     'RMCIFAR100',
     'RMColorJitter',
+    'RMColors',
+    'RMCutout',
     'RMImageFolder',
     'RMImageNet',
     'RMLighting',
+    'RMLoadResizedCrop',
+    'RMPackInputs',
     'RMRandomResizedCrop',
     'get_cifar10',
 ]

@@ -1,20 +1,24 @@
 """Image transforms for the paper's ImageNet pipeline: as Pillow and torchvision compute them, at the speed of OpenCV.
 
-Images are uint8 ``(H, W, 3)`` arrays in BGR, as mmcv loads them.
+Images are uint8 ``(H, W, 3)`` arrays in BGR, as mmcv loads them. Colours, which cost time and can be changed in a whole
+batch, are only drawn here; :class:`mmrm.models.data_preprocessor.RMDataPreprocessor` applies them on its device.
 """
 
-from typing import Tuple
+from typing import Optional, Tuple
 
 import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
-from mmcv.transforms import BaseTransform
+from mmcv.transforms import BaseTransform, LoadImageFromFile
 from mmcv.transforms.utils import cache_randomness
-from mmpretrain.datasets import RandomResizedCrop
+from mmengine import fileio
+from mmpretrain.datasets import PackInputs, RandomResizedCrop
 from mmpretrain.registry import TRANSFORMS
 
+from ..utils import colors
 from ..utils.errors import UserValueError
+from .jpeg import crop_decoder
 
 # Principal components of ImageNet's RGB pixels (AlexNet's colour augmentation), for values from 0 to 1.
 EIGENVALUES = np.array([0.2175, 0.0188, 0.0045])
@@ -26,6 +30,8 @@ def resize(image: np.ndarray, size: Tuple[int, int], interpolation: str = 'bilin
     """Resize with Pillow's filter, which widens when it shrinks an image; OpenCV's does not.
 
     torch computes it on uint8 in fixed point as Pillow does, several times faster; a value may differ by one level.
+    Its result lies in memory as one plane a channel, which is what a batch is made of: the array returned is a view of
+    that, so that nothing is moved twice.
 
     Args:
         image (ndarray): uint8, ``(H, W, 3)``.
@@ -34,7 +40,7 @@ def resize(image: np.ndarray, size: Tuple[int, int], interpolation: str = 'bilin
     """
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None]
     resized = F.interpolate(pixels, size, mode=interpolation, align_corners=False, antialias=True)
-    return np.ascontiguousarray(resized[0].permute(1, 2, 0).numpy())
+    return resized[0].contiguous().permute(1, 2, 0).numpy()
 
 
 def brightness(image: np.ndarray, factor: float) -> np.ndarray:
@@ -87,17 +93,155 @@ class RMRandomResizedCrop(RandomResizedCrop):
     def transform(self, results: dict) -> dict:
         """Crop and resize ``results['img']``."""
         top, left, height, width = self.rand_crop_params(results['img'])
-        crop = results['img'][top : top + height, left : left + width]
+        return self._finish(results, results['img'][top : top + height, left : left + width])
+
+    def _finish(self, results: dict, crop: np.ndarray) -> dict:
         results['img'] = resize(crop, tuple(self.scale), self.interpolation)
         results['img_shape'] = results['img'].shape
         return results
 
 
 @TRANSFORMS.register_module()
+class RMLoadResizedCrop(RMRandomResizedCrop):
+    """``LoadImageFromFile`` and :class:`RMRandomResizedCrop` in one, which decodes no more of a JPEG than the crop.
+
+    Boxes and pixels are those of the two; where :func:`mmrm.datasets.jpeg.crop_decoder` finds no library, or a file is
+    damaged, turned, CMYK or no JPEG, it is the two. The box is drawn from the size in the file's header.
+
+    Args:
+        scale (int | Sequence[int]): Height and width of the result.
+        interpolation (str): ``'bilinear'`` or ``'bicubic'``. Defaults to ``'bilinear'``.
+        backend_args (dict, optional): Of ``LoadImageFromFile``: where files are, if not on a disk. Defaults to None.
+        **kwargs: ``crop_ratio_range``, ``aspect_ratio_range`` and ``max_attempts`` of mmpretrain's.
+    """
+
+    def __init__(self, scale, interpolation: str = 'bilinear', backend_args: Optional[dict] = None, **kwargs):
+        super().__init__(scale, interpolation=interpolation, **kwargs)
+        self.backend_args = backend_args
+        self.load = LoadImageFromFile(backend_args=backend_args)
+
+    def transform(self, results: dict) -> dict:
+        """Load, crop and resize the image at ``results['img_path']``."""
+        decoder = crop_decoder()
+        content = fileio.get(results['img_path'], self.backend_args) if decoder else b''
+        header = decoder.header(content) if decoder else None
+        if header is None:
+            return super().transform(self.load(results))
+        box = self.rand_crop_params(header)
+        crop = decoder.decode(content, header, box)
+        if crop is None:
+            top, left, height, width = box
+            crop = self.load(results)['img'][top : top + height, left : left + width]
+        results['ori_shape'] = header.shape
+        return self._finish(results, crop)
+
+
+@TRANSFORMS.register_module()
+class RMColors(BaseTransform):
+    """Draws the authors' colour jitter and PCA lighting, which ``RMDataPreprocessor`` applies to the batch.
+
+    They work on floats and clip nothing, as :mod:`mmrm.utils.colors` tells. The image is left as it is, its colour
+    change goes into ``results``; ``RMPackInputs`` hands it on.
+
+    Args:
+        brightness, contrast, saturation (float): A factor is drawn from ``[max(0, 1 - x), 1 + x]``. Default to 0.
+        lighting (float): Standard deviation of the weights of the three components of colour. Defaults to 0.
+    """
+
+    def __init__(self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, lighting: float = 0.0):
+        self.ranges = dict(brightness=brightness, contrast=contrast, saturation=saturation)
+        self.lighting = lighting
+        _check_ranges('RMColors', **self.ranges, lighting=lighting)
+
+    @cache_randomness
+    def _sample(self) -> Tuple[list, np.ndarray]:
+        """Pairs of a jitter's name and its factor, in random order, and the weights of the components."""
+        names = [name for name in np.random.permutation(list(self.ranges)) if self.ranges[name]]
+        jitter = [(str(name), _factor(self.ranges[name])) for name in names]
+        return jitter, np.random.normal(0, self.lighting, 3) if self.lighting else np.zeros(3)
+
+    def transform(self, results: dict) -> dict:
+        """Add the colour change, float32 ``(3, 7)``."""
+        jitter, alpha = self._sample()
+        change = colors.identity()
+        for name, factor in jitter:
+            change = getattr(colors, name)(change, factor)
+        change = colors.lighting(change, lighting_shift(alpha) / 255)
+        results[colors.COLORS_FIELD] = change.astype(np.float32)
+        return results
+
+    def __repr__(self) -> str:
+        settings = {**self.ranges, 'lighting': self.lighting}
+        return f'{type(self).__name__}({", ".join(f"{name}={value}" for name, value in settings.items())})'
+
+
+@TRANSFORMS.register_module()
+class RMCutout(BaseTransform):
+    """Draws the hole of Cutout, which ``RMDataPreprocessor`` fills with the mean colour after all other colours.
+
+    mmcv's ``Cutout`` fills it with a colour that :class:`RMColors` would change. The hole is drawn as there: one that
+    would cross the upper or left edge is moved into the image.
+
+    Args:
+        shape (int): Height and width of the hole.
+        prob (float): How often there is one. Defaults to 1.
+    """
+
+    def __init__(self, shape: int, prob: float = 1.0):
+        if isinstance(shape, bool) or not isinstance(shape, int) or shape < 1:
+            raise UserValueError(f'RMCutout: shape={shape!r} must be a whole number above 0.')
+        if isinstance(prob, bool) or not isinstance(prob, (int, float)) or not 0 <= prob <= 1:
+            raise UserValueError(f'RMCutout: prob={prob!r} must be a number from 0 to 1.')
+        self.shape = shape
+        self.prob = prob
+
+    @cache_randomness
+    def _sample(self, height: int, width: int) -> np.ndarray:
+        if np.random.rand() > self.prob:
+            return np.zeros(4, np.int64)
+        corner = [int(max(0, np.random.uniform(length) - self.shape / 2)) for length in (height, width)]
+        ends = [min(length, start + self.shape) for length, start in zip((height, width), corner)]
+        return np.array(corner + ends)
+
+    def transform(self, results: dict) -> dict:
+        """Add the hole: top, left, bottom, right."""
+        results[colors.HOLE_FIELD] = self._sample(*results['img'].shape[:2])
+        return results
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}(shape={self.shape}, prob={self.prob})'
+
+
+@TRANSFORMS.register_module()
+class RMPackInputs(PackInputs):
+    """mmpretrain's ``PackInputs``, which hands on what :class:`RMColors` and :class:`RMCutout` have drawn."""
+
+    def transform(self, results: dict) -> dict:
+        """Pack the image, its label and what was drawn for it."""
+        packed = super().transform(results)
+        for field in (colors.COLORS_FIELD, colors.HOLE_FIELD):
+            if field in results:
+                packed['data_samples'].set_field(results[field], field)
+        return packed
+
+
+def _check_ranges(owner: str, **ranges) -> None:
+    for name, value in ranges.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            raise UserValueError(f'{owner}: {name}={value!r} must be a number >= 0.')
+
+
+def _factor(spread: float) -> float:
+    return np.random.uniform(max(0, 1 - spread), 1 + spread)
+
+
+@TRANSFORMS.register_module()
 class RMColorJitter(BaseTransform):
     """Change brightness, contrast and saturation by random factors, in random order, as torchvision does.
 
-    mmpretrain's ``ColorJitter`` hands BGR images to Pillow, which takes blue for red when it computes greys.
+    mmpretrain's ``ColorJitter`` hands BGR images to Pillow, which takes blue for red when it computes greys. Values
+    saturate at 0 and 255; the authors' do not: the paper's recipes use :class:`RMColors`. This one works with any data
+    preprocessor.
 
     Args:
         brightness, contrast, saturation (float): A factor is drawn from ``[max(0, 1 - x), 1 + x]``. Default to 0.
@@ -105,16 +249,14 @@ class RMColorJitter(BaseTransform):
 
     def __init__(self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0):
         self.ranges = dict(brightness=brightness, contrast=contrast, saturation=saturation)
-        for name, value in self.ranges.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-                raise UserValueError(f'RMColorJitter: {name}={value!r} must be a number >= 0.')
+        _check_ranges('RMColorJitter', **self.ranges)
 
     @cache_randomness
     def _sample(self) -> list:
         """Pairs of a function and its factor, in random order."""
         order = np.random.permutation([brightness, contrast, saturation])
         ranges = {function: self.ranges[function.__name__] for function in order}
-        return [(function, np.random.uniform(max(0, 1 - x), 1 + x)) for function, x in ranges.items() if x]
+        return [(function, _factor(x)) for function, x in ranges.items() if x]
 
     def transform(self, results: dict) -> dict:
         """Change ``results['img']``."""

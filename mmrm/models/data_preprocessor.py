@@ -1,12 +1,20 @@
-"""The way of what was mixed, from the batch augment to the head: :class:`RMDataPreprocessor` puts it on the samples."""
+"""What a batch meets on the training device: colours, holes, normalisation and mixing.
 
-from typing import List
+The way of what was mixed, from the batch augment to the head: :class:`RMDataPreprocessor` puts it on the samples.
+"""
 
+import contextlib
+from typing import Any, Iterator, List, Sequence
+
+import numpy as np
+import torch
 from mmpretrain.models import ClsDataPreprocessor
 from mmpretrain.registry import MODELS
 from torch import nn
 
 from ..core import RecursiveMix
+from ..utils.colors import COLORS_FIELD, HOLE_FIELD, apply_colors, fill_holes
+from ..utils.errors import UserValueError
 from .batch_augments import ResizeFillMix
 
 MIX_FIELD = 'rm_mix'
@@ -14,15 +22,24 @@ MIX_FIELD = 'rm_mix'
 
 @MODELS.register_module()
 class RMDataPreprocessor(ClsDataPreprocessor):
-    """mmpretrain's preprocessor, which also tells the head what :class:`RecursiveMix` did.
+    """mmpretrain's preprocessor, which applies drawn colours and tells the head what :class:`RecursiveMix` did.
 
-    In training every data sample gets the field ``rm_mix``: the :class:`mmrm.core.Mix` of this iteration, or None when
-    another augment (or none) was chosen. All arguments are those of mmpretrain's ``ClsDataPreprocessor``.
+    Where the samples carry colour changes (of the transform ``RMColors``) or holes (of ``RMCutout``), these are applied
+    to the batch on its device, together with the normalisation. In training every data sample gets the field
+    ``rm_mix``: the :class:`mmrm.core.Mix` of this iteration, or None when another augment (or none) was chosen. All
+    arguments are those of mmpretrain's ``ClsDataPreprocessor``.
     """
 
     def forward(self, data: dict, training: bool = False) -> dict:
         """Normalise, pad and augment a batch as mmpretrain does, and mark its samples with what was mixed."""
-        batch = super().forward(data, training)
+        samples = data.get('data_samples') or []
+        colors, holes = (_carried(samples, field) for field in (COLORS_FIELD, HOLE_FIELD))
+        if colors is None and holes is None:
+            batch = super().forward(data, training)
+        else:
+            inputs = self._paint(self.cast_data(data['inputs']), colors, holes)
+            with self._normalised():
+                batch = super().forward({**data, 'inputs': inputs}, training)
         augments = _augments(self, (RecursiveMix, ResizeFillMix)) if training else []
         if augments and batch['data_samples']:
             mixes = [augment.take_mix() for augment in augments]
@@ -30,6 +47,47 @@ class RMDataPreprocessor(ClsDataPreprocessor):
             for sample in batch['data_samples']:
                 sample.set_field(mix, MIX_FIELD, field_type='metainfo')
         return batch
+
+    def _paint(self, inputs: Any, colors: Any, holes: Any) -> Any:
+        """Images (a list, if of several sizes) in their drawn colours, normalised, with their holes."""
+        if not isinstance(inputs, torch.Tensor):
+            nothing = [None] * len(inputs)
+            given = zip(inputs, nothing if colors is None else colors, nothing if holes is None else holes)
+            return [
+                self._paint(image[None], *(None if each is None else each[None] for each in rest))[0]
+                for image, *rest in given
+            ]
+        if inputs.shape[1] != 3:
+            raise UserValueError(f'RMColors and RMCutout need images of 3 channels, but these have {inputs.shape[1]}.')
+        if colors is not None:
+            blank = torch.zeros(3, device=inputs.device)
+            mean, std = (self.mean, self.std) if self._enable_normalize else (blank, blank + 1)
+            inputs = apply_colors(inputs, torch.from_numpy(colors).to(inputs.device), mean, std, self.to_rgb)
+        else:
+            inputs = (inputs.flip(1) if self.to_rgb else inputs).float()
+            inputs = (inputs - self.mean) / self.std if self._enable_normalize else inputs
+        return inputs if holes is None else fill_holes(inputs, torch.from_numpy(holes).to(inputs.device))
+
+    @contextlib.contextmanager
+    def _normalised(self) -> Iterator[None]:
+        """Keeps mmpretrain's forward from normalising again what is already normalised."""
+        kept = dict(to_rgb=self.to_rgb, _enable_normalize=self._enable_normalize)
+        self.__dict__.update(dict.fromkeys(kept, False))
+        try:
+            yield
+        finally:
+            self.__dict__.update(kept)
+
+
+def _carried(samples: Sequence[Any], field: str) -> Any:
+    """What the samples of a batch carry in ``field``, stacked; None if they carry nothing."""
+    found = [getattr(sample, field) for sample in samples if hasattr(sample, field)]
+    if 0 < len(found) < len(samples):
+        raise UserValueError(
+            f'{len(found)} of {len(samples)} samples of a batch carry {field}: RMColors and RMCutout must be in all '
+            'pipelines that are mixed in a batch, or in none.'
+        )
+    return np.stack(found) if found else None
 
 
 def recursive_mixes(preprocessor: nn.Module) -> List[RecursiveMix]:

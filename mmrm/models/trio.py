@@ -1,9 +1,11 @@
-"""The three parts of RM in a config belong together: augment, data preprocessor and head."""
+"""Parts in a config that belong together: RM's augment, preprocessor and head; what is drawn, and who applies it."""
 
-from typing import Optional
+from typing import Iterable, Optional
 
 from torch import nn
 
+from ..utils.config import type_name
+from ..utils.errors import UserValueError
 from .data_preprocessor import RMDataPreprocessor, recursive_mixes
 from .heads import RMConsistencyHead
 
@@ -44,3 +46,26 @@ def check_trio(model: nn.Module) -> Optional[str]:
         if wrong
         else None
     )
+
+
+def check_drawn(model: nn.Module, pipeline: Iterable[dict]) -> None:
+    """Raise if a pipeline draws colours or holes (``RMColors``, ``RMCutout``) that nobody would apply to the batch.
+
+    Args:
+        model: mmpretrain's classifier; it may be wrapped by DDP.
+        pipeline: The transforms' configs.
+    """
+    steps = [type_name(step) for step in pipeline]
+    drawn = [step for step in steps if step in ('RMColors', 'RMCutout')]
+    if not drawn:
+        return
+    preprocessor = getattr(getattr(model, 'module', model), 'data_preprocessor', None)
+    if not isinstance(preprocessor, RMDataPreprocessor):
+        problem = f"the data preprocessor is {type(preprocessor).__name__}. Use type='RMDataPreprocessor'"
+    elif 'RMPackInputs' not in steps[steps.index(drawn[-1]) :]:
+        problem = "no RMPackInputs follows it in the pipeline. Use dict(type='RMPackInputs') instead of PackInputs"
+    elif not preprocessor.to_rgb and any('Load' in step for step in steps):
+        problem = 'the images are BGR and the data preprocessor leaves them so. Use to_rgb=True'
+    else:
+        return
+    raise UserValueError(f'{drawn[0]} only draws what RMDataPreprocessor applies, and {problem}.')

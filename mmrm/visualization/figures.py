@@ -63,7 +63,7 @@ def channel_order(preprocessor, pipeline: Sequence[dict] = ()) -> str:
         preprocessor (ClsDataPreprocessor): The model's.
         pipeline (Sequence[dict]): The data set's.
     """
-    from_files = any(type_name(step) == 'LoadImageFromFile' for step in pipeline)
+    from_files = any(type_name(step) in ('LoadImageFromFile', 'RMLoadResizedCrop') for step in pipeline)
     return 'bgr' if from_files != bool(getattr(preprocessor, 'to_rgb', False)) else 'rgb'
 
 

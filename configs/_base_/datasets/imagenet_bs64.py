@@ -1,14 +1,13 @@
-# The inputs of the CNNs. Resizing with Pillow's filter, as in the paper's torchvision pipeline.
+# The inputs of the CNNs. Resizing with Pillow's filter, as in the paper's torchvision pipeline. RMColors only draws:
+# RMDataPreprocessor applies the colours to the batch on the training device.
 dataset_type = 'RMImageNet'
 data_root = '{{$MMRM_DATA:data}}/imagenet'
 
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='RMRandomResizedCrop', scale=224),
+    dict(type='RMLoadResizedCrop', scale=224),
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
-    dict(type='RMColorJitter', brightness=0.4, contrast=0.4, saturation=0.4),
-    dict(type='RMLighting', std=0.1),
-    dict(type='PackInputs'),
+    dict(type='RMColors', brightness=0.4, contrast=0.4, saturation=0.4, lighting=0.1),
+    dict(type='RMPackInputs'),
 ]
 test_pipeline = [
     dict(type='LoadImageFromFile'),

@@ -5,8 +5,7 @@ _base_ = './imagenet_bs64.py'
 bgr_mean = [103.53, 116.28, 123.675]
 bgr_std = [57.375, 57.12, 58.395]
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='RMRandomResizedCrop', scale=224, interpolation='bicubic'),
+    dict(type='RMLoadResizedCrop', scale=224, interpolation='bicubic'),
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
     dict(
         type='RandomErasing',

@@ -1,8 +1,9 @@
+# RMDataPreprocessor applies the colours that the pipeline draws; in all else it is ClsDataPreprocessor.
 # torchvision's initialisation, which the authors keep: no zero in the last BN of a block, and torch's default for fc.
 model = dict(
     type='ImageClassifier',
     data_preprocessor=dict(
-        type='ClsDataPreprocessor',
+        type='RMDataPreprocessor',
         num_classes=1000,
         mean=[123.675, 116.28, 103.53],
         std=[58.395, 57.12, 57.375],

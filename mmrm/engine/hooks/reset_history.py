@@ -2,11 +2,14 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
 from ...models.data_preprocessor import reset_history
-from ...models.trio import check_trio
+from ...models.trio import check_drawn, check_trio
+from ...utils.config import datasets
 
 
 def warn_of_missing_parts(runner) -> None:
-    """Log what :func:`mmrm.models.trio.check_trio` finds."""
+    """Log what :func:`mmrm.models.trio.check_trio` finds, and raise what :func:`mmrm.models.trio.check_drawn` does."""
+    for dataset, _ in datasets((runner.cfg.get('train_dataloader') or {}).get('dataset')):
+        check_drawn(runner.model, dataset.get('pipeline') or [])
     problem = check_trio(runner.model)
     if problem:
         runner.logger.warning(problem)

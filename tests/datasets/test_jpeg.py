@@ -1,0 +1,231 @@
+"""Decoding only a crop gives OpenCV's pixels, and everything unusual is left to OpenCV."""
+
+import ctypes.util
+import io
+import pickle
+import threading
+
+import cv2
+import numpy as np
+import pytest
+from mmcv.transforms import LoadImageFromFile
+from PIL import Image
+
+import mmrm  # noqa: F401
+from mmrm.datasets import jpeg
+from mmrm.datasets.transforms import RMLoadResizedCrop, RMRandomResizedCrop
+
+needs_library = pytest.mark.skipif(jpeg.crop_decoder() is None, reason='no libjpeg-turbo 3: pip install turbojpeg')
+SAMPLING = {'4:4:4': 0x111111, '4:2:2': 0x211111, '4:2:0': 0x221111, '4:4:0': 0x121111, '4:1:1': 0x411111}
+OPTIONS = {
+    'plain': [],
+    'progressive': [cv2.IMWRITE_JPEG_PROGRESSIVE, 1],
+    'restarts': [cv2.IMWRITE_JPEG_RST_INTERVAL, 3],
+    'optimised': [cv2.IMWRITE_JPEG_OPTIMIZE, 1, cv2.IMWRITE_JPEG_QUALITY, 60],
+}
+
+
+def picture(height=131, width=173, seed=0):
+    """Edges, smooth parts and noise, so that wrong neighbours show."""
+    rng = np.random.RandomState(seed)
+    image = cv2.resize(rng.randint(0, 256, (9, 11, 3)).astype(np.uint8), (width, height), interpolation=cv2.INTER_CUBIC)
+    image[height // 3 : height // 2, width // 4 :] = rng.randint(0, 256, 3)
+    return np.clip(image.astype(int) + rng.randint(-30, 30, image.shape), 0, 255).astype(np.uint8)
+
+
+def encode(image, *options):
+    return cv2.imencode('.jpg', image, list(options))[1].tobytes()
+
+
+def save(image, kind='JPEG', **options):
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def turned(orientation):
+    image = Image.fromarray(picture())
+    exif = Image.Exif()
+    exif[0x010F] = 'a camera'
+    exif[0x0112] = orientation
+    return save(image, exif=exif.tobytes())
+
+
+def unusual():
+    """Files that OpenCV must decode itself, or refuses."""
+    image = picture()
+    plain = encode(image)
+    cmyk = save(Image.fromarray(image).convert('CMYK'))
+    broken = bytearray(plain)
+    broken[len(plain) // 2 : len(plain) // 2 + 40] = bytes(40)
+    return {
+        **{f'turned {number}': turned(number) for number in range(2, 9)},
+        'cmyk': cmyk,
+        'png': save(Image.fromarray(image), 'PNG'),
+        'truncated': plain[: len(plain) // 2],
+        'truncated, with an end': plain[: len(plain) // 2] + b'\xff\xd9',
+        'damaged': bytes(broken),
+        'more behind the end': plain + b'something else',
+    }
+
+
+@needs_library
+@pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize('sampling', SAMPLING.values(), ids=SAMPLING)
+def test_any_crop_is_that_of_the_whole_image(sampling, options):
+    decoder, rng = jpeg.crop_decoder(), np.random.RandomState(1)
+    for height, width in ((131, 173), (64, 64), (17, 200), (5, 3)):
+        content = encode(picture(height, width), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling, *options)
+        whole = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+        header = decoder.header(content)
+        assert header.shape == (height, width)
+        for _ in range(40):
+            top, left = rng.randint(height), rng.randint(width)
+            box = top, left, rng.randint(1, height - top + 1), rng.randint(1, width - left + 1)
+            got = decoder.decode(content, header, box)
+            assert np.array_equal(got, whole[top : top + box[2], left : left + box[3]]), box
+
+
+@needs_library
+def test_a_grey_jpeg_gives_three_equal_channels():
+    decoder, content = jpeg.crop_decoder(), encode(picture()[..., 0])
+    whole = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+    assert np.array_equal(decoder.decode(content, decoder.header(content), (9, 7, 50, 60)), whole[9:59, 7:67])
+
+
+@pytest.mark.parametrize('orientation', range(1, 9))
+def test_only_orientation_1_is_upright(orientation):
+    assert jpeg.is_turned(turned(orientation)) == (orientation != 1)
+    assert not jpeg.is_turned(encode(picture()))
+
+
+@pytest.mark.parametrize('cut', [22, 30, 38])
+def test_exif_data_that_cannot_be_read_are_left_to_opencv(cut):
+    content = turned(6)
+    start = content.index(b'Exif') - 4
+    length = cut - 2
+    assert jpeg.is_turned(content[: start + 2] + length.to_bytes(2, 'big') + content[start + 4 : start + cut])
+
+
+@needs_library
+@pytest.mark.parametrize('name', ['turned 6', 'cmyk', 'png', 'truncated', 'more behind the end'])
+def test_an_unusual_file_is_left_to_opencv(name):
+    assert jpeg.crop_decoder().header(unusual()[name]) is None
+
+
+@needs_library
+@pytest.mark.parametrize('name', [*sorted(set(unusual()) - {'truncated'}), 'plain', 'upright', 'grey', 'progressive'])
+def test_loading_and_cropping_in_one_is_the_two(name, tmp_path):
+    content = {
+        **unusual(),
+        'plain': encode(picture()),
+        'upright': turned(1),
+        'grey': encode(picture()[..., 1]),
+        'progressive': encode(picture(), cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
+    }[name]
+    path = tmp_path / 'image.JPEG'
+    path.write_bytes(content)
+    fused, load, crop = RMLoadResizedCrop(48), LoadImageFromFile(), RMRandomResizedCrop(48)
+    for seed in range(12):
+        np.random.seed(seed)
+        wanted, after = crop(load(dict(img_path=str(path), gt_label=1))), np.random.rand()
+        np.random.seed(seed)
+        got, after_got = fused(dict(img_path=str(path), gt_label=1)), np.random.rand()
+        assert np.array_equal(got.pop('img'), wanted.pop('img')) and got == wanted
+        assert after == after_got  # what follows draws the same
+
+
+@needs_library
+def test_after_a_broken_file_the_next_one_is_decoded():
+    decoder, content = jpeg.crop_decoder(), encode(picture())
+    place = content.index(b'\xff\xc4') + 5
+    broken = content[:place] + b'\xff' * 16 + content[place + 16 :]  # a Huffman table of too many codes
+    for _ in range(3):
+        assert decoder.header(broken) is None
+        header = decoder.header(content)
+        assert decoder.decode(content[: len(content) // 2], header, (0, 0, *header.shape)) is None
+        assert decoder.decode(content, header, (0, 0, *header.shape)) is not None
+
+
+@needs_library
+def test_damage_below_the_crop_does_not_matter_and_damage_in_it_falls_back():
+    decoder, content = jpeg.crop_decoder(), encode(picture())
+    header, half = decoder.header(content), content[: len(content) // 2]
+    whole = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+    assert np.array_equal(decoder.decode(half, header, (0, 0, 16, 100)), whole[:16, :100])
+    assert decoder.decode(half, header, (100, 0, 16, 100)) is None
+
+
+@needs_library
+def test_threads_do_not_share_their_buffers():
+    decoder, found = jpeg.crop_decoder(), {}
+    contents = [encode(picture(seed=seed)) for seed in range(3)]
+    whole = [cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR) for content in contents]
+
+    def run(index):
+        header = decoder.header(contents[index])
+        found[index] = all(
+            np.array_equal(decoder.decode(contents[index], header, (3, 5, 99, 77)), whole[index][3:102, 5:82])
+            for _ in range(50)
+        )
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: True, 1: True, 2: True}
+
+
+@needs_library
+def test_a_decoder_travels_to_a_worker():
+    content = encode(picture())
+    decoder = pickle.loads(pickle.dumps(jpeg.crop_decoder()))
+    assert decoder.decode(content, decoder.header(content), (0, 0, 4, 4)).shape == (4, 4, 3)
+
+
+@pytest.fixture
+def search(monkeypatch):
+    """Look for the library anew, before and after."""
+    jpeg.crop_decoder.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    jpeg.crop_decoder.cache_clear()
+
+
+def test_a_library_without_the_functions_is_passed_over(search):
+    search.setattr(jpeg, '_libraries', lambda: ['/nowhere/libturbojpeg.so.0', ctypes.util.find_library('c')])
+    assert jpeg.crop_decoder() is None
+
+
+def test_a_variable_turns_it_off(search):
+    search.setenv('MMRM_CROP_DECODE', '0')
+    assert jpeg.crop_decoder() is None
+
+
+@needs_library
+def test_a_library_that_decodes_otherwise_is_not_used(search):
+    decode = jpeg.CropDecoder.decode
+    search.setattr(jpeg.CropDecoder, 'decode', lambda *arguments: decode(*arguments) ^ 1)
+    with pytest.warns(UserWarning, match='not exactly as OpenCV'):
+        assert jpeg.crop_decoder() is None
+
+
+def test_without_a_library_opencv_decodes(search, tmp_path):
+    search.setattr(jpeg, '_libraries', lambda: [])
+    path = tmp_path / 'image.JPEG'
+    path.write_bytes(encode(picture()))
+    np.random.seed(0)
+    wanted = RMRandomResizedCrop(32)(LoadImageFromFile()(dict(img_path=str(path))))
+    np.random.seed(0)
+    got = RMLoadResizedCrop(32)(dict(img_path=str(path)))
+    assert np.array_equal(got.pop('img'), wanted.pop('img')) and got == wanted
+
+
+@pytest.mark.parametrize('content', [b'no image', unusual()['truncated']], ids=['text', 'truncated'])
+def test_a_file_that_opencv_refuses_is_named_as_before(content, tmp_path):
+    path = tmp_path / 'broken.JPEG'
+    path.write_bytes(content)
+    for transform in (LoadImageFromFile(), RMLoadResizedCrop(32)):
+        with pytest.raises(AssertionError, match=r'failed to load image: .*broken\.JPEG'):
+            transform(dict(img_path=str(path)))
