@@ -93,10 +93,10 @@ def table_lines(results: Sequence[dict]) -> List[List[str]]:
             [
                 NAMES[method],
                 _count(method, runs),
-                _spread(map(last, runs.values())),
-                _difference_text(difference(runs, others)),
-                _spread(map(best, runs.values())),
-                _difference_text(difference(runs, others, best)),
+                spread(map(last, runs.values())),
+                difference_text(difference(runs, others)),
+                spread(map(best, runs.values())),
+                difference_text(difference(runs, others, best)),
                 _last_loss(runs),
                 f'{hours:.2f}',
             ]
@@ -127,9 +127,9 @@ def follow_up_lines(results: Sequence[dict], follow_ups: Dict[str, Sequence[dict
                     name,
                     NAMES[method],
                     ', '.join(map(str, sorted(runs))),
-                    _spread(map(last, runs.values())),
-                    _difference_text(difference(runs, protocol.get(method, {}))),
-                    _difference_text(difference(runs, rivals)),
+                    spread(map(last, runs.values())),
+                    difference_text(difference(runs, protocol.get(method, {}))),
+                    difference_text(difference(runs, rivals)),
                     _last_loss(runs),
                 ]
             )
@@ -143,7 +143,7 @@ def comparisons(results: Sequence[dict]) -> List[str]:
         found = difference(methods.get(method, {}), methods.get(other, {}))
         if found:
             seeds = f'{found.n} seed{"" if found.n == 1 else "s"}'
-            lines.append(f'{NAMES[method]} to {NAMES[other]}: {_difference_text(found)} ({seeds})')
+            lines.append(f'{NAMES[method]} to {NAMES[other]}: {difference_text(found)} ({seeds})')
     return lines
 
 
@@ -156,12 +156,12 @@ def _last_loss(runs: Dict[int, dict]) -> str:
     return f'{statistics.fmean(result["train"]["loss"][-1] for result in runs.values()):.3f}'
 
 
-def _spread(values) -> str:
+def spread(values) -> str:
     values = list(values)
     return f'{statistics.fmean(values):.2f}' + (f' ± {statistics.stdev(values):.2f}' if len(values) > 1 else '')
 
 
-def _difference_text(found: Optional[Difference]) -> str:
+def difference_text(found: Optional[Difference]) -> str:
     if found is None:
         return ''
     interval = '' if found.low is None else f' ({found.low:+.2f} to {found.high:+.2f})'

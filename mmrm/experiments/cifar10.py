@@ -3,22 +3,21 @@
 The configs hold the protocol; here is what differs from run to run: the method, the seed, and with the seed the images.
 """
 
-import json
 import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
-from ..utils.errors import UserFileError, UserValueError
-from ..utils.files import locked, write_text
+from ..utils.errors import UserValueError
 from ..utils.paths import find_config, home
 from ..utils.runs import read_run
 from ..version import __version__
-from . import jobs
+from . import jobs, results
 
 CONFIG = 'resnet18-w16_1xb64_cifar10-250'
 PART = 'train_dataloader.dataset.per_class'
 FLOAT32 = {'optim_wrapper.type': 'OptimWrapper', 'val_cfg.fp16': False, 'test_cfg.fp16': False}
+KEY = ('method', 'seed')
 # What is kept of every epoch: the name in the log, and the name in the results.
 CURVES = {
     'loss': 'loss',
@@ -179,25 +178,19 @@ def read_results(path: Union[str, Path]) -> List[dict]:
     Raises:
         UserFileError: If a line is not a result.
     """
-    path, results = Path(path), []
-    if not path.is_file():
-        return results
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        try:
-            result = json.loads(line)
-            key = (jobs.one_of('method', result['method'], list(METHODS)), int(result['seed']))
-            result['settings'], _ = dict(result.get('settings', {})), str(result['fingerprint'])
-            result['test'] = {int(epoch): float(value) for epoch, value in result['test'].items()}
-            result['train'] = dict(result['train'])
-            result['epochs'], result['hours'] = int(result['epochs']), float(result['hours'])
-            if result['epochs'] not in result['test']:
-                raise ValueError('no test of the last epoch')
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserFileError(f'{path}, line {number} is not a result of the experiment: {error!r}') from error
-        if key in [(other['method'], other['seed']) for other in results]:
-            raise UserFileError(f'{path}, line {number} repeats {key[0]} seed {key[1]}')
-        results.append(result)
-    return results
+    return results.read(path, _check, KEY)
+
+
+def _check(result: dict) -> dict:
+    jobs.one_of('method', result['method'], list(METHODS))
+    result['seed'], result['fingerprint'] = int(result['seed']), str(result['fingerprint'])
+    result['settings'] = dict(result.get('settings', {}))
+    result['test'] = {int(epoch): float(value) for epoch, value in result['test'].items()}
+    result['train'] = dict(result['train'])
+    result['epochs'], result['hours'] = int(result['epochs']), float(result['hours'])
+    if result['epochs'] not in result['test']:
+        raise ValueError('no test of the last epoch')
+    return result
 
 
 def add_result(path: Union[str, Path], result: dict) -> None:
@@ -206,27 +199,7 @@ def add_result(path: Union[str, Path], result: dict) -> None:
     Raises:
         UserFileError: If the file has a result of the same method and seed under other settings.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path.with_name(f'.{path.name}.lock'), wait=True):  # another process may add one as well
-        same = [
-            other
-            for other in read_results(path)
-            if (other['method'], other['seed']) == (result['method'], result['seed'])
-        ]
-        if same and same[0]['fingerprint'] != result['fingerprint']:
-            raise _other_settings(path, f'{result["method"]} seed {result["seed"]}')
-        if not same:
-            before = path.read_text() if path.is_file() else ''
-            ending = '' if before.endswith('\n') or not before else '\n'
-            write_text(path, before + ending + json.dumps(result) + '\n', overwrite=True)
-
-
-def _other_settings(path: Union[str, Path], name: str) -> UserFileError:
-    return UserFileError(
-        f'{path} holds a result of {name} under other settings. It is left as it is; give the same '
-        'settings, or another --results.'
-    )
+    results.add(path, result, _check, KEY)
 
 
 def known_results(runs: Sequence[Trial], path: Union[str, Path]) -> Dict[str, dict]:
@@ -240,7 +213,6 @@ def known_results(runs: Sequence[Trial], path: Union[str, Path]) -> Dict[str, di
         for run in runs:
             if (run.method, run.seed) != (result['method'], result['seed']):
                 continue
-            if result['fingerprint'] != run.fingerprint:
-                raise _other_settings(path, run.name)
+            results.check_fingerprint(path, result, run.fingerprint, KEY)
             found[run.name] = result
     return found

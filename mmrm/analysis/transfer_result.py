@@ -1,0 +1,131 @@
+"""The tables and the figure of the transfer experiment, from its file of results.
+
+Methods are compared seed by seed: a pretraining seed is one independent result, and all of a seed saw the same images.
+"""
+
+import statistics
+from typing import Dict, List, Sequence
+
+from ..experiments.transfer import METHODS, MODES, TASKS
+from ..utils.errors import UserFileError
+from ..visualization import figures
+from .experiment_result import NAMES, Difference, difference, difference_text, spread
+
+HEADERS = ('task', 'backbone', *(NAMES[method] for method in METHODS), 'RM to baseline', 'RM to CutMix')
+SIZES = {'bbox_mAP_s': 'small', 'bbox_mAP_m': 'medium', 'bbox_mAP_l': 'large'}
+
+
+def cell(results: Sequence[dict], task: str, mode: str, method: str) -> Dict[int, dict]:
+    """Seed -> result."""
+    return {
+        result['seed']: result
+        for result in results
+        if (result['task'], result['mode'], result['method']) == (task, mode, method)
+    }
+
+
+def compare(results: Sequence[dict], task: str, mode: str, method: str, other: str, metric: str = '') -> Difference:
+    """How much better ``method`` is than ``other``, paired by seed, in the task's own metric or another one of it."""
+
+    def measure(result: dict) -> float:
+        return result['metrics'][metric] if metric else result['value']
+
+    return difference(cell(results, task, mode, method), cell(results, task, mode, other), measure)
+
+
+def table_lines(results: Sequence[dict]) -> List[List[str]]:
+    """A line of texts for each task and mode under :data:`HEADERS`.
+
+    Raises:
+        UserFileError: If there is no result.
+    """
+    if not results:
+        raise UserFileError('there are no results. They come from: mmrm transfer')
+    lines = []
+    for task in TASKS:
+        for mode in MODES:
+            cells = [cell(results, task, mode, method) for method in METHODS]
+            if not any(cells):
+                continue
+            lines.append(
+                [
+                    TASKS[task].title,
+                    mode,
+                    *(_values(found, 'value') for found in cells),
+                    difference_text(compare(results, task, mode, 'rm', 'baseline')),
+                    difference_text(compare(results, task, mode, 'rm', 'cutmix')),
+                ]
+            )
+    return lines
+
+
+SIZE_HEADERS = ('task', 'backbone', 'objects', *HEADERS[2:])
+
+
+def size_lines(results: Sequence[dict]) -> List[List[str]]:
+    """A line of texts for each size of object under :data:`SIZE_HEADERS`, detectors only."""
+    lines = []
+    for task in TASKS:
+        for mode in MODES:
+            for metric, name in SIZES.items():
+                cells = [
+                    {
+                        seed: found
+                        for seed, found in cell(results, task, mode, method).items()
+                        if metric in found['metrics']
+                    }
+                    for method in METHODS
+                ]
+                if not any(cells):
+                    continue
+                flat = [result for found in cells for result in found.values()]
+                lines.append(
+                    [
+                        TASKS[task].title,
+                        mode,
+                        name,
+                        *(_values(found, metric) for found in cells),
+                        difference_text(compare(flat, task, mode, 'rm', 'baseline', metric)),
+                        difference_text(compare(flat, task, mode, 'rm', 'cutmix', metric)),
+                    ]
+                )
+    return lines
+
+
+def _values(found: Dict[int, dict], metric: str) -> str:
+    values = [result['value'] if metric == 'value' else result['metrics'][metric] for result in found.values()]
+    return f'{spread(values)} ({len(values)})' if values else ''
+
+
+def draw(results: Sequence[dict], foot: Sequence[str] = ()):
+    """AP of the detectors by the size of the objects, frozen and tuned. Points are means, bars standard deviations."""
+    tasks = [task for task in TASKS if any('bbox_mAP_s' in r['metrics'] for r in results if r['task'] == task)]
+    if not tasks:
+        raise UserFileError('there is no result of a detector to draw.')
+    figure = figures.new_figure(4.8 * len(tasks), 5.6 + 0.12 * len(foot))
+    panels = figure.subplots(len(MODES), len(tasks), squeeze=False)
+    for row, mode in zip(panels, MODES):
+        for axes, task in zip(row, tasks):
+            for shift, method in enumerate(METHODS):
+                found = cell(results, task, mode, method).values()
+                points = [[result['metrics'].get(metric) for result in found] for metric in SIZES]
+                if not found or any(None in values for values in points):
+                    continue
+                axes.errorbar(
+                    [place + 0.08 * (shift - 1.5) for place in range(len(SIZES))],
+                    [statistics.fmean(values) for values in points],
+                    [statistics.stdev(values) if len(values) > 1 else 0 for values in points],
+                    color=figures.COLOURS.get(NAMES[method]),
+                    label=f'{NAMES[method]}, n = {len(found)}',
+                    marker='o',
+                    markersize=4,
+                    linewidth=1.2,
+                    capsize=2,
+                )
+            axes.set_xticks(range(len(SIZES)), SIZES.values())
+            axes.set_title(f'{TASKS[task].title}, {mode}', fontsize=9)
+            figures.tidy(axes)
+    panels[0][0].legend(frameon=False, fontsize=8)
+    if foot:
+        figures.provenance(figure, foot)
+    return figure

@@ -1,0 +1,110 @@
+"""Pretrain small backbones with baseline, CutMix, RM and Mixup, then fine-tune detectors and segmentors on them."""
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Optional, Sequence
+
+from rich.console import Console
+
+from ..apis.launch import KeyValues, Parser, natural, positive
+from ..engine import optim_wrapper
+from ..experiments import cifar10, jobs, processes, transfer
+from ..utils.errors import UserValueError, cli
+from ..utils.files import check_out
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = Parser(prog='mmrm transfer', description=__doc__, allow_abbrev=False)
+    parser.add_argument(
+        '--methods',
+        nargs='+',
+        metavar='METHOD',
+        default=list(transfer.METHODS),
+        help=f'some of {", ".join(transfer.METHODS)} (default: all)',
+    )
+    parser.add_argument(
+        '--tasks',
+        nargs='+',
+        metavar='TASK',
+        default=list(transfer.TASKS),
+        help=f'some of {", ".join(transfer.TASKS)} (default: all)',
+    )
+    parser.add_argument(
+        '--modes', nargs='+', metavar='MODE', default=list(transfer.MODES), help='frozen, tuned (default: both)'
+    )
+    parser.add_argument(
+        '--seeds', nargs='+', type=natural, metavar='N', help='of the pretrainings (default: 5, and 3 for mixup)'
+    )
+    parser.add_argument('--jobs', type=positive, metavar='N', help='runs at a time (default: one a core, or one GPU)')
+    parser.add_argument('--work-dir', help='default: work_dirs/transfer')
+    parser.add_argument('--results', help='file of results, one a line (default: results.jsonl in the work dir)')
+    parser.add_argument(
+        '--float32', action='store_true', help='pretrain in float32: for CPUs without kernels for bfloat16'
+    )
+    parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu', help='default: cpu')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=KeyValues,
+        default={},
+        metavar='KEY=VALUE',
+        help='settings for all fine-tunings; the result is another experiment then',
+    )
+    parser.add_argument('--dry-run', action='store_true', help='print what would run, start nothing')
+    return parser
+
+
+@cli
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    args = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill ends the runs as Ctrl-C does
+    console = Console(soft_wrap=True)
+    root = Path(args.work_dir or transfer.default_root()).expanduser().absolute()
+    results = Path(args.results).expanduser() if args.results else root / 'results.jsonl'
+    check_out(results, overwrite=True)
+    options = cifar10.FLOAT32 if args.float32 else {}
+    trials = transfer.pretrainings(args.methods, args.seeds, root, options, args.device)
+    transfer.check_data(args.tasks, os.environ.get('MMRM_DATA', 'data'))
+    cpu = args.device == 'cpu'
+    if args.dry_run:
+        for trial in trials:
+            console.print(f'{trial.state()}: {shlex.join(trial.command())}', markup=False, highlight=False)
+        console.print(f'and on each of them: {", ".join(args.tasks)}; {" and ".join(args.modes)}', highlight=False)
+        return
+    if cpu and not args.float32 and not optim_wrapper.bfloat16_is_fast():
+        raise UserValueError(
+            'this CPU has no kernels for bfloat16, which would be far slower than float32; give '
+            '--float32, which is another experiment with its own results.'
+        )
+    if cpu:
+        os.environ.setdefault('OMP_NUM_THREADS', '1')
+    side_by_side = args.jobs or (processes.cores() if cpu else 1)
+
+    def pretrained(trial: cifar10.Trial) -> str:
+        transfer.backbone_of(trial, root)
+        return f'at {trial.validations()[trial.epochs]:.2f}'
+
+    def finished(run: transfer.Transfer) -> str:
+        result = transfer.result_of(run)
+        transfer.add_result(results, result)
+        return f'at {result["value"]:.2f} after {processes.clock(3600 * result["hours"])} of training'
+
+    console.print(f'results go to {results}', highlight=False)
+    # Seed by seed, so that a comparison is there as early as can be.
+    for seed in dict.fromkeys(trial.seed for trial in trials):
+        mine = [trial for trial in trials if trial.seed == seed]
+        waiting = [trial for trial in mine if not (root / 'backbones' / f'{trial.method}-seed{seed}.pth').is_file()]
+        if waiting and not jobs.run_with_progress(waiting, side_by_side, cpu, console, pretrained):
+            sys.exit(1)
+        runs = transfer.plan(mine, args.tasks, args.modes, root, args.cfg_options, args.device)
+        left = transfer.unknown(runs, results)
+        console.print(
+            f'seed {seed}: {len(runs)} fine-tunings, {len(runs) - len(left)} finished already', highlight=False
+        )
+        if left and not jobs.run_with_progress(left, side_by_side, cpu, console, finished):
+            sys.exit(1)
+    console.print(f'all done; the tables: mmrm transfer-result {results}', highlight=False)

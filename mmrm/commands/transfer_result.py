@@ -1,0 +1,56 @@
+"""The tables of the transfer experiment and, if asked for, its figure."""
+
+from pathlib import Path
+from typing import Optional, Sequence
+
+from ..analysis import transfer_result as analysis
+from ..analysis.tables import show_path
+from ..apis.launch import Parser
+from ..experiments.transfer import default_root, read_results
+from ..utils.errors import UserFileError, cli
+from ..utils.files import check_out, write_text
+from ..utils.paths import home
+from ..visualization import figures, grids
+
+
+@cli
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    parser = Parser(prog='mmrm transfer-result', description=__doc__, allow_abbrev=False)
+    parser.add_argument(
+        'results',
+        nargs='?',
+        help="file of results (default: your own run's, work_dirs/transfer/results.jsonl; "
+        'without one, the published docs/transfer.jsonl)',
+    )
+    parser.add_argument('--sizes', action='store_true', help='AP by the size of the objects instead')
+    parser.add_argument('--figure', help='also draw AP by size: .png, .svg or .pdf')
+    parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
+    parser.add_argument('--out', help='write the table to a file, .md, .csv or .tex')
+    parser.add_argument('--overwrite', action='store_true', help='replace existing files')
+    args = parser.parse_args(argv)
+    form = grids.choose_format(args.format, args.out)
+    if args.out:
+        check_out(args.out, args.overwrite)
+    if args.figure:
+        figures.check_picture(args.figure, args.overwrite)
+    own, published = default_root() / 'results.jsonl', home() / 'docs' / 'transfer.jsonl'
+    found = own if own.is_file() or not published.is_file() else published
+    path = Path(args.results).expanduser() if args.results else found
+    if not path.is_file():
+        raise UserFileError(f'there is no file of results {path}. It comes from: mmrm transfer')
+    results = read_results(path)
+    headers, lines = (
+        (analysis.SIZE_HEADERS, analysis.size_lines(results))
+        if args.sizes
+        else (analysis.HEADERS, analysis.table_lines(results))
+    )
+    text = grids.render(form, headers, lines, right=range(2 + args.sizes, len(headers)))
+    if form == 'terminal':
+        text = [f'{len(results)} runs of {show_path(path)}; mean ± standard deviation (seeds), 95 % intervals', *text]
+    if args.out:
+        print(write_text(args.out, '\n'.join(text) + '\n', args.overwrite))
+    else:
+        print('\n'.join(text))
+    if args.figure:
+        foot = [f'{len(results)} runs of {show_path(path)}; points are means over seeds, bars standard deviations']
+        print(figures.save(analysis.draw(results, foot), args.figure, args.overwrite))

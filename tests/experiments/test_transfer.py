@@ -1,0 +1,195 @@
+"""Scenes, the matrix of fine-tunings, and the tables made of their results."""
+
+import json
+import statistics
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS
+
+from mmrm.analysis import transfer_result as analysis
+from mmrm.commands import transfer as command
+from mmrm.experiments import cifar10, scenes, transfer
+from mmrm.utils.errors import UserFileError, UserValueError
+from mmrm.utils.paths import find_config
+
+
+@pytest.fixture
+def pictures():
+    """Ten flat images, one a class: a pixel tells its class."""
+    colours = np.arange(10)[:, None, None, None] * np.array([20, 10, 5]) + 30
+    return np.broadcast_to(colours, (10, 32, 32, 3)).astype(np.uint8), np.arange(10)
+
+
+@pytest.fixture
+def data(tmp_path, pictures, monkeypatch):
+    """A data folder with few scenes."""
+    monkeypatch.setattr(scenes, '_read', lambda cifar10, split, per_class: pictures)
+    monkeypatch.setattr(scenes, 'COUNTS', {'train': 16, 'pilot': 2, 'val': 4})
+    (tmp_path / 'data' / 'cifar10').mkdir(parents=True)
+    scenes.make_scenes(tmp_path / 'data' / 'scenes', tmp_path / 'data' / 'cifar10')
+    monkeypatch.setenv('MMRM_DATA', str(tmp_path / 'data'))
+    return tmp_path / 'data'
+
+
+def test_every_object_of_a_scene_is_where_its_box_says_and_mostly_to_be_seen(pictures):
+    for seed in range(30):
+        picture, items = scenes.compose(*pictures, np.random.RandomState(seed))
+        owner = np.full((scenes.SIDE, scenes.SIDE), -1)
+        for number, item in enumerate(items):
+            owner[item.y : item.y + item.side, item.x : item.x + item.side] = number
+        assert 1 <= len(items) <= 6
+        for number, item in enumerate(items):
+            own = owner == number
+            assert scenes.SIZES[0] <= item.side <= scenes.SIZES[1]
+            assert own.sum() >= scenes.VISIBLE * item.side**2
+            assert (picture[own] == pictures[0][item.label, 0, 0]).all()
+
+
+def test_labels_and_boxes_of_a_scene_agree(data):
+    annotations = json.loads((data / 'scenes/coco/annotations/val.json').read_text())
+    boxes = [box for box in annotations['annotations'] if box['image_id'] == 3]
+    mask = cv2.imread(str(data / 'scenes/ade/annotations/val/val_00003.png'), cv2.IMREAD_UNCHANGED)
+    x, y, side, _ = boxes[-1]['bbox']  # the one in front is whole
+    assert (mask[y : y + side, x : x + side] == boxes[-1]['category_id']).all()
+    assert set(np.unique(mask)) == {box['category_id'] for box in boxes} | {scenes.BACKGROUND}
+
+
+def test_the_parts_have_no_image_in_common_with_each_other_or_a_pretraining():
+    taken = [set(range(*per_class)) for split, per_class in scenes.PARTS.values() if split == 'train']
+    taken += [
+        set(range(250 * seed, 250 * (seed + 1))) for seed in range(max(m.seeds for m in cifar10.METHODS.values()))
+    ]
+    assert sum(map(len, taken)) == len(set().union(*taken))
+    assert scenes.PARTS['val'][0] == 'test'
+
+
+def test_another_folder_is_not_taken_for_scenes(tmp_path):
+    (tmp_path / 'scenes').mkdir()
+    (tmp_path / 'scenes' / 'mine.txt').write_text('')
+    with pytest.raises(UserFileError, match='left as it is'):
+        scenes.make_scenes(tmp_path / 'scenes', tmp_path)
+
+
+def test_missing_data_is_named_with_the_way_to_get_it(tmp_path):
+    with pytest.raises(UserFileError, match=r'cifar10 \(python tools/get_cifar10.py .*camvid'):
+        transfer.check_data(['pspnet-scenes', 'pspnet-camvid'], tmp_path)
+
+
+@pytest.mark.parametrize('task', list(transfer.TASKS))
+def test_a_frozen_backbone_stays_and_the_rest_learns(task, data):
+    cfg = Config.fromfile(find_config(f'configs/transfer/{transfer.TASKS[task].config}.py'))
+    cfg.merge_from_dict(transfer.MODES['frozen'])
+    model = MODELS.build(dict(cfg.model, _scope_=cfg.default_scope))
+    model.train()
+    learns = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert learns and not any(name.startswith('backbone.') for name in learns)
+    assert not any(module.training for module in model.backbone.modules() if isinstance(module, torch.nn.BatchNorm2d))
+    assert sum(p.numel() for p in model.backbone.parameters()) == 701466 - 10 * 128 - 10  # without the classifier
+
+
+def trial(tmp_path, method='rm', seed=0):
+    [found] = transfer.pretrainings([method], [seed], tmp_path, cifar10.FLOAT32, 'cpu')
+    return found
+
+
+def write_backbone(tmp_path, method='rm', seed=0):
+    """A backbone as if it were pretrained."""
+    cfg = Config.fromfile(find_config('configs/baseline/resnet18-w16_1xb64_cifar10-250.py'))
+    model = MODELS.build(dict(cfg.model, _scope_='mmpretrain'))
+    (tmp_path / 'backbones').mkdir(exist_ok=True)
+    state = {
+        name.partition('.')[2]: value for name, value in model.state_dict().items() if name.startswith('backbone.')
+    }
+    torch.save(dict(state_dict=state, meta={}), tmp_path / 'backbones' / f'{method}-seed{seed}.pth')
+
+
+def test_a_run_is_known_by_its_backbone_not_by_the_place_of_the_file(tmp_path, data):
+    first, second = tmp_path / 'a', tmp_path / 'b'
+    for root in (first, second):
+        root.mkdir()
+    write_backbone(first)
+    (second / 'backbones').mkdir()
+    (second / 'backbones' / 'rm-seed0.pth').write_bytes((first / 'backbones' / 'rm-seed0.pth').read_bytes())
+    [one], [two] = (transfer.plan([trial(root)], ['pspnet-scenes'], ['tuned'], root, {}) for root in (first, second))
+    assert one.fingerprint == two.fingerprint
+    write_backbone(second)
+    [other] = transfer.plan([trial(second)], ['pspnet-scenes'], ['tuned'], second, {})
+    assert other.fingerprint != one.fingerprint
+
+
+def test_an_unfinished_pretraining_has_no_backbone(tmp_path):
+    with pytest.raises(UserFileError, match='not finished'):
+        transfer.plan([trial(tmp_path)], ['pspnet-scenes'], ['tuned'], tmp_path, {})
+
+
+def result(**other):
+    return dict(
+        dict(
+            task='atss-scenes',
+            mode='tuned',
+            method='rm',
+            seed=0,
+            value=30.0,
+            metrics=dict(bbox_mAP=30.0, bbox_mAP_s=10.0, bbox_mAP_m=20.0, bbox_mAP_l=30.0),
+            fingerprint='f',
+        ),
+        **other,
+    )
+
+
+def test_a_result_of_another_protocol_is_refused_not_mixed(tmp_path, data):
+    write_backbone(tmp_path)
+    runs = transfer.plan([trial(tmp_path)], ['atss-scenes'], ['tuned'], tmp_path, {})
+    transfer.add_result(tmp_path / 'results.jsonl', result())
+    with pytest.raises(UserFileError, match='under other settings'):
+        transfer.unknown(runs, tmp_path / 'results.jsonl')
+    assert transfer.unknown(runs, tmp_path / 'none.jsonl') == runs
+
+
+def test_differences_are_paired_by_the_pretraining_seed():
+    values = {'baseline': [10.0, 20.0, 30.0], 'rm': [12.0, 23.0, 31.0], 'cutmix': [11.0, 20.0]}
+    results = [
+        result(method=method, seed=seed, value=value)
+        for method, found in values.items()
+        for seed, value in enumerate(found)
+    ]
+    found = analysis.compare(results, 'atss-scenes', 'tuned', 'rm', 'baseline')
+    assert (found.mean, found.n) == (pytest.approx(2.0), 3)
+    half = 4.302653 * statistics.stdev([2.0, 3.0, 1.0]) / 3**0.5  # Student's t, two degrees of freedom
+    assert found.high - found.mean == pytest.approx(half, abs=1e-5)
+    assert analysis.compare(results, 'atss-scenes', 'tuned', 'rm', 'cutmix').n == 2
+    [line] = analysis.table_lines(results)
+    assert line[2].startswith('20.00 ± 10.00 (3)') and line[-2].startswith('+2.00')
+    assert [line[2] for line in analysis.size_lines(results)] == ['small', 'medium', 'large']
+    assert analysis.draw(results)
+
+
+def test_the_command_refuses_unknown_names_and_says_what_would_run(tmp_path, data, capsys):
+    with pytest.raises(SystemExit) as stop:
+        command.main(['--tasks', 'atss-coco', '--work-dir', str(tmp_path / 'run'), '--float32'])
+    assert stop.value.code == 2 and "unknown task 'atss-coco'; allowed: atss-scenes" in capsys.readouterr().err
+    words = ['--tasks', 'pspnet-scenes', '--methods', 'rm', '--seeds', '0', '--float32', '--dry-run']
+    command.main([*words, '--work-dir', str(tmp_path / 'run')])
+    assert 'resnet18-w16_1xb64_cifar10-250.py' in capsys.readouterr().out
+    with pytest.raises(UserValueError, match='unknown method'):
+        transfer.pretrainings(['puzzlemix'], [0], tmp_path, {}, 'cpu')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('task', ['atss-scenes', 'pspnet-scenes'])
+def test_a_fine_tuning_runs_to_its_result(task, tmp_path, data, monkeypatch):
+    monkeypatch.setenv('OMP_NUM_THREADS', '1')
+    write_backbone(tmp_path)
+    options = {'train_cfg.max_epochs': 1, 'train_cfg.val_interval': 1, 'train_dataloader.batch_size': 4}
+    [run] = transfer.plan([trial(tmp_path)], [task], ['tuned'], tmp_path, options)
+    from mmrm.experiments.jobs import train
+
+    assert train(run) == 'finished'
+    found = transfer.result_of(run)
+    assert np.isfinite(found['value']) and found['metrics']
+    transfer.add_result(tmp_path / 'results.jsonl', found)
+    assert transfer.unknown([run], tmp_path / 'results.jsonl') == []
