@@ -29,7 +29,7 @@ weights = '{{$MMRM_BACKBONE:random}}'
 if weights != 'random':
     model['init_cfg'] = dict(type='StrictPretrained', checkpoint=weights)
 
-train_dataloader = dict(batch_size=16, num_workers=0, persistent_workers=False, drop_last=True)
+train_dataloader = dict(batch_size=16, num_workers=0, persistent_workers=False, batch_sampler=None, drop_last=True)
 val_dataloader = dict(batch_size=16, num_workers=0, persistent_workers=False)
 test_dataloader = val_dataloader
 
