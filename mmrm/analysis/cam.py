@@ -245,7 +245,9 @@ def overlay(image: np.ndarray, heat: np.ndarray, strength: float = 0.55) -> np.n
 
 
 def draw(models: Sequence[Trained], subjects: Sequence[Subject], method: str = 'GradCAM', data: str = ''):
-    """A row for each image and class: the image, then the map of every checkpoint.
+    """A row for each image and class: the image, then the map of every checkpoint, and the scale of the maps' colours.
+
+    A map that is 0 everywhere is marked as empty: nothing speaks for the class, or all cells are alike.
 
     Args:
         models (Sequence[Trained]): The checkpoints to compare.
@@ -258,7 +260,9 @@ def draw(models: Sequence[Trained], subjects: Sequence[Subject], method: str = '
     foot = [*(trained.origin for trained in models), f'data: {data}; {method}']
     wide = max(subject.image.shape[1] / subject.image.shape[0] for subject in subjects)
     side = 1.45
-    figure = figures.new_figure((len(models) + 1) * side * wide + 1.0, rows * (side + 0.2) + 0.4 + 0.13 * len(foot))
+    width = max((len(models) + 1) * side * wide + 1.6, 4)
+    height = rows * (side + 0.2) + 0.4 + 0.13 * len(figures.wrap(foot, width))
+    figure = figures.new_figure(width, height, images=True)
     grid = figure.subplots(rows, len(models) + 1, squeeze=False)
     row = 0
     for subject in subjects:
@@ -275,11 +279,34 @@ def draw(models: Sequence[Trained], subjects: Sequence[Subject], method: str = '
                 axes[column].imshow(overlay(shown, _fit(maps[place], shown)), interpolation='nearest')
                 name = f'{models[column - 1].name}, ' if row == 0 else ''
                 axes[column].set_title(f'{name}p = {likely[place]:.2f}', fontsize=7)
+                if maps[place].max() < 0.5:  # scaled to 1, unless there is nothing but rounding errors to scale
+                    mark_empty(axes[column])
             for each in axes:
                 figures.hide_axes(each)
             row += 1
+    add_scale(figure, grid[:, 1:])
     figures.provenance(figure, foot)
     return figure
+
+
+def mark_empty(axes) -> None:
+    """Say of a map that nothing is in it; it would look like one of a dark image."""
+    frame = dict(facecolor='black', edgecolor='white', boxstyle='round,pad=0.25', linewidth=0.6)
+    axes.text(
+        0.5, 0.5, 'empty map', transform=axes.transAxes, ha='center', va='center', fontsize=6, color='white', bbox=frame
+    )
+
+
+def add_scale(figure, grid) -> None:
+    """The colours of the maps, at the side of a figure."""
+    from matplotlib import cm, colors
+
+    bar = figure.colorbar(
+        cm.ScalarMappable(colors.Normalize(0, 1), 'inferno'), ax=list(grid.flat), aspect=30, fraction=0.03, pad=0.02
+    )
+    bar.set_ticks([0, 0.5, 1], labels=['0', '½', 'max'])
+    bar.set_label('each map up to its own maximum, laid over the image', fontsize=6.5)
+    bar.ax.tick_params(labelsize=6.5)
 
 
 def _rgb(image: np.ndarray, trained: Trained) -> np.ndarray:

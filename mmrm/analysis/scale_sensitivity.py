@@ -89,6 +89,11 @@ def other_class(labels: np.ndarray, seed: int = 0) -> np.ndarray:
     return partners
 
 
+def number_of_images(trained: Trained) -> int:
+    """How many test images a checkpoint's config has."""
+    return len(classifiers.build_dataset(classifiers.load_config(trained.cfg.filename, part='test'), 'test'))
+
+
 def load_images(trained: Trained, number: int, seed: int = 0) -> Tuple[torch.Tensor, np.ndarray]:
     """Test images of a checkpoint's config before normalisation, uint8 ``(N, C, H, W)``, and their labels."""
     cfg = classifiers.load_config(trained.cfg.filename, part='test')

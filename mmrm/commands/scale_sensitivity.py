@@ -1,5 +1,6 @@
 """Accuracy of classifiers when the test image is shrunk and pasted on grey or on an image of another class."""
 
+import sys
 from typing import Optional, Sequence
 
 from ..analysis import classifiers, scale_sensitivity
@@ -31,7 +32,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         metavar='S',
         help='side of the pasted image over the side of the whole',
     )
-    parser.add_argument('--images', type=positive, default=1000, help='test images (default: 1000)')
+    parser.add_argument('--images', type=positive, default=1000, help='test images (default: 1000, or all there are)')
     parser.add_argument(
         '--interpolation',
         choices=scale_sensitivity.INTERPOLATIONS,
@@ -48,11 +49,15 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if args.table:
         check_out(args.table, args.overwrite)
     models = classifiers.parse_models(args.model, choose_device(args.device))
-    points = scale_sensitivity.measure(models, args.scales, args.images, args.interpolation, args.seed)
+    images = scale_sensitivity.number_of_images(models[0])
+    if images < args.images:
+        print(f'note: the test data has {images} images, fewer than {args.images}; all are used', file=sys.stderr)
+    images = min(images, args.images)
+    points = scale_sensitivity.measure(models, args.scales, images, args.interpolation, args.seed)
     cfg = classifiers.load_config(models[0].cfg.filename, part='test')
     foot = [
         *(trained.origin for trained in models),
-        f'data: {classifiers.data_name(cfg, "test")}, {args.images} '
+        f'data: {classifiers.data_name(cfg, "test")}, {images} '
         f'images, {args.interpolation}, seed {args.seed}. RM trains on this very operation.',
     ]
     lines = grids.render(form, scale_sensitivity.HEADERS, scale_sensitivity.table_lines(points), right=range(3, 7))

@@ -1,5 +1,6 @@
 """What all figures share: colours that colour-blind readers tell apart, images back from network inputs, saving."""
 
+import textwrap
 from pathlib import Path
 from typing import List, Optional, Sequence, Union
 
@@ -15,6 +16,7 @@ PALETTE = ('#0072B2', '#E69F00', '#009E73', '#D55E00', '#CC79A7', '#56B4E9', '#F
 COLOURS = {'baseline': '#000000', 'Mixup': '#56B4E9', 'CutMix': '#E69F00', 'RM': '#0072B2'}
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*')
 DPI = 100
+FOOT = 6.5  # size of the letters below a figure
 PICTURES = ('.png', '.svg', '.pdf')
 
 
@@ -142,6 +144,14 @@ def tidy(axes) -> None:
     axes.set_axisbelow(True)
 
 
+def wrap(lines: Sequence[str], width: float) -> List[str]:
+    """Lines broken so that they fit below a figure of so many inches, also in long paths; the rest is indented."""
+    length = max(20, int(0.97 * width / (0.602 * FOOT / 72)))  # a letter of a monospaced font is 0.602 of its size
+    options = dict(width=length, subsequent_indent='    ', break_on_hyphens=False)
+    return [part for line in lines for part in textwrap.wrap(line, **options) or ['']]
+
+
 def provenance(figure, lines: Sequence[str]) -> None:
     """Write below a figure what made it: checkpoints, data."""
-    figure.supxlabel('\n'.join(lines), fontsize=6.5, x=0.01, ha='left', color='#444444', family='monospace')
+    text = '\n'.join(wrap(lines, figure.get_figwidth()))
+    figure.supxlabel(text, fontsize=FOOT, x=0.01, ha='left', color='#444444', family='monospace')

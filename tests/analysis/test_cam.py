@@ -15,6 +15,7 @@ from torch import nn
 
 from mmrm.analysis import cam, classifiers
 from mmrm.utils.errors import UserError, UserFileError, UserValueError
+from mmrm.visualization import figures
 
 CELLS = 4
 
@@ -192,3 +193,23 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path, trained):
         classifiers.load_classifier('x', config, 'none')
     with pytest.raises(UserValueError, match='there is no model'):
         classifiers.parse_models([])
+
+
+@needs_grad_cam
+def test_an_empty_map_is_marked_and_the_colours_have_a_scale(trained):
+    with torch.no_grad():
+        trained.model.head.fc.weight[0] = trained.model.head.fc.weight[0].abs() + 0.1
+        trained.model.head.fc.weight[1] = -trained.model.head.fc.weight[1].abs() - 0.1
+    image = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)  # of 3 x 3 cells
+    subject = cam.Subject('noise', image, [0, 1], ['a', 'b'])
+    figure = cam.draw([trained], [subject], data='noise')
+    (_, full), (_, empty) = (figure.axes[:2], figure.axes[2:4])
+    assert [text.get_text() for text in empty.texts] == ['empty map'] and not full.texts
+    assert 'its own maximum' in figure.axes[-1].get_ylabel()
+
+
+@pytest.mark.parametrize('suffix', ['png', 'svg', 'pdf'])
+@needs_grad_cam
+def test_the_figure_is_written_in_every_format(tmp_path, trained, suffix):
+    figure = cam.draw([trained], cam.mixed_subjects(trained, images=1), data='noise')
+    assert figures.save(figure, tmp_path / f'a.{suffix}').stat().st_size > 1000

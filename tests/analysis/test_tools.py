@@ -71,6 +71,8 @@ def test_scale_sensitivity(run, tmp_path):
         'cpu',
     )
     assert code == 0 and len((tmp_path / 'a.csv').read_text().splitlines()) == 5
+    code, _, told = run('scale_sensitivity.py', tmp_path / 'c.pdf', '--model', 'RM', config, checkpoint, '--scales', 1)
+    assert code == 0 and told == 'note: the test data has 8 images, fewer than 1000; all are used\n'
     code, _, told = run('scale_sensitivity.py', tmp_path / 'b.png')
     assert code == 2 and told.startswith('error: there is no model') and not (tmp_path / 'b.png').exists()
 

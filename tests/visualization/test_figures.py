@@ -85,3 +85,15 @@ def test_an_array_of_a_figure_is_its_picture(tmp_path):
     assert array.shape == (50, 100, 3) and array[25, 50].tolist() == [255, 128, 0]
     saved = cv2.imread(str(figures.save(figure, tmp_path / 'a.png')))[..., ::-1]
     assert np.array_equal(saved, array)
+
+
+@pytest.mark.parametrize('width', [2, 4.5, 9.6])
+def test_the_foot_of_a_figure_stays_inside_it(width):
+    """Also a long path without a blank."""
+    figure = figures.new_figure(width, 3)
+    figure.subplots()
+    figures.provenance(figure, [f'RM: work_dirs/{"a_long_name/" * 20}epoch_300.pth, epoch 300', 'data: noise'])
+    pixels = figures.to_array(figure)
+    assert (pixels[:, -2:] == 255).all() and (pixels[-60:] < 255).any()
+    text = figure._supxlabel.get_text()
+    assert text.replace('\n    ', '').count('a_long_name/') == 20 and 'epoch_300.pth' in text
