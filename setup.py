@@ -59,13 +59,16 @@ if __name__ == '__main__':
         packages=find_packages(include=['mmrm', 'mmrm.*']),
         py_modules=['mmrm_command'],
         entry_points={'console_scripts': ['mmrm = mmrm_command:main']},
-        package_data={'mmrm': ['.mim/**/*', 'py.typed', 'analysis/*.json']},
+        package_data={
+            'mmrm': ['.mim/**/*', 'py.typed', 'analysis/*.json', 'zoo/*.json', 'zoo/*.safetensors', 'zoo/*.md']
+        },
         include_package_data=True,
         install_requires=requirements('runtime'),
         extras_require={
             'openmmlab': requirements('torch') + requirements('openmmlab'),
             'onedl': requirements('torch') + requirements('onedl'),
             'analysis': requirements('analysis'),
+            'onnx': requirements('onnx'),
             'puzzlemix': requirements('puzzlemix'),
             'tests': requirements('tests'),
         },

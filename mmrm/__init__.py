@@ -15,7 +15,7 @@ from .core import Box, Consistency, Mix, RecursiveMix
 from .version import __version__
 from .wrapper import RecursiveMixModel
 
-__all__ = ['Box', 'Consistency', 'Mix', 'RecursiveMix', 'RecursiveMixModel', '__version__']
+__all__ = ['Box', 'Consistency', 'Mix', 'RecursiveMix', 'RecursiveMixModel', '__version__', 'get_model', 'list_models']
 
 _MISSING = [name for name in ('mmengine', 'mmcv', 'mmpretrain') if _find_spec(name) is None]
 _OPENMMLAB_NAMES = [
@@ -49,6 +49,10 @@ if not _MISSING:
 
 
 def __getattr__(name: str):
+    if name in ('get_model', 'list_models'):
+        from .zoo import registry  # only who asks for a model waits for it
+
+        return getattr(registry, name)
     if _MISSING and name in _OPENMMLAB_NAMES:
         raise ImportError(
             f'mmrm.{name} needs OpenMMLab, and {", ".join(_MISSING)} cannot be found: install mmrm with '

@@ -21,6 +21,7 @@ ROWS = (
     ('analysis',),
     ('report',),
     ('demo',),
+    ('zoo',),
     ('__init__', 'hooks'),
     ('cli',),
     ('__main__',),

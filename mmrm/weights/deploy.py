@@ -1,0 +1,198 @@
+"""Networks for other runtimes: ONNX, and torch.export's programs. What is written was run and compared first.
+
+Both files say what goes in: size, mean, standard deviation, order of channels, names of the classes.
+"""
+
+import json
+import logging
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Dict, Iterator, Optional, Tuple, Union
+
+import torch
+from torch import nn
+
+from ..utils.errors import UserError, UserFileError, UserValueError, one_line
+from ..utils.files import atomic_write, check_out
+
+SUFFIXES = {'onnx': ('.onnx',), 'torch.export': ('.pt2',)}
+DYNAMIC = (None, 'batch', 'all')
+TOLERANCE = 1e-3  # of the largest logit
+NOTE = 'mmrm.json'  # in a file of torch.export
+MISSING = 'exporting to ONNX needs onnx, onnxscript and onnxruntime ({}): pip install -r requirements/onnx.txt'
+
+
+class Logits(nn.Module):
+    """A classifier of mmpretrain as one function: normalised images to logits."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.backbone, self.neck, self.head = model.backbone, getattr(model, 'neck', None), model.head
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.backbone(images)
+        return self.head(features if self.neck is None else self.neck(features))
+
+
+def check_format(kind: str, out: Union[str, Path], overwrite: bool, dynamic: Optional[str]) -> Path:
+    """Check what is asked for, before any work: the packages, the file, the axes."""
+    if kind not in SUFFIXES:
+        raise UserValueError(f'format {kind!r} must be one of {", ".join(SUFFIXES)}.')
+    if dynamic not in DYNAMIC:
+        raise UserValueError(f"dynamic={dynamic!r} must be None, 'batch' or 'all'.")
+    if kind == 'onnx':
+        try:
+            import onnx  # noqa: F401
+            import onnxruntime  # noqa: F401
+            import onnxscript  # noqa: F401
+        except ImportError as error:
+            raise UserError(MISSING.format(one_line(error))) from None
+    return check_out(out, overwrite, SUFFIXES[kind])
+
+
+def export_network(
+    model: nn.Module,
+    out: Union[str, Path],
+    size: Tuple[int, int],
+    note: Dict[str, Any],
+    kind: str = 'onnx',
+    dynamic: Optional[str] = None,
+    overwrite: bool = False,
+) -> float:
+    """Write a classifier for another runtime, and compare there what it says.
+
+    Args:
+        model: mmpretrain's classifier, as it is deployed.
+        out: ``.onnx`` or ``.pt2``.
+        size: Height and width of its images.
+        note: Plain values to write into the file: in ONNX one property each, in torch.export ``mmrm.json``.
+        kind: 'onnx' or 'torch.export'.
+        dynamic: None for a batch of 1 of this size; 'batch' for any number of images; 'all' for any size as well,
+            which most transformers do not allow.
+        overwrite: Whether an existing file may be replaced.
+
+    Returns:
+        The largest difference of the logits, of the largest logit.
+
+    Raises:
+        UserFileError: If the network cannot be written so, or says something else there. Nothing is written then.
+    """
+    out = check_format(kind, out, overwrite, dynamic)
+    network = Logits(model).cpu().eval()
+    images = _images(2 if dynamic else 1, size)
+    shapes = _dynamic_shapes(dynamic)
+    with atomic_write(out, overwrite) as part:
+        try:
+            with _quiet(), torch.no_grad():
+                program = torch.export.export(network, (images,), dynamic_shapes=(shapes,))
+                if kind == 'onnx':
+                    _save_onnx(program, images, shapes, part, note)
+                else:
+                    with open(part, 'wb') as stream:
+                        torch.export.save(program, stream, extra_files={NOTE: json.dumps(note)})
+        except UserError:
+            raise
+        except Exception as error:
+            hint = ' Without --dynamic, or with --dynamic batch, it may be.' if dynamic == 'all' else ''
+            text = one_line(error)
+            raise UserFileError(f'the network cannot be written as {kind}: {text[:300]}{hint}') from error
+        tried = [images]
+        if dynamic:
+            tried.append(_images(3, size))
+        if dynamic == 'all':
+            tried.append(_images(1, (size[0] + 32, size[1] + 64)))
+        apart = max(_difference(network, part, kind, each) for each in tried)
+        if not apart < TOLERANCE:
+            raise UserFileError(
+                f'{kind} says something else than torch: the logits differ by {apart:.1g} of the largest. '
+                'Nothing was written.'
+            )
+    return apart
+
+
+def _images(number: int, size: Tuple[int, int]) -> torch.Tensor:
+    return torch.randn(number, 3, *size, generator=torch.Generator().manual_seed(0))
+
+
+def _dynamic_shapes(dynamic: Optional[str]) -> Optional[dict]:
+    if dynamic is None:
+        return None
+    shapes = {0: torch.export.Dim('batch', min=1)}
+    if dynamic == 'all':
+        shapes.update({2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC})
+    return shapes
+
+
+def _save_onnx(program, images: torch.Tensor, shapes: Optional[dict], part: Path, note: Dict[str, Any]) -> None:
+    import onnx
+
+    saved = torch.onnx.export(
+        program,
+        (images,),
+        dynamo=True,
+        verbose=False,
+        input_names=['images'],
+        output_names=['logits'],
+        dynamic_shapes=(shapes,),
+    )
+    model = saved.model_proto
+    properties = {key: value if isinstance(value, str) else json.dumps(value) for key, value in note.items()}
+    onnx.helper.set_model_props(model, properties)
+    onnx.checker.check_model(model)
+    part.write_bytes(model.SerializeToString())
+
+
+def run_file(file: Union[str, Path], kind: str, images: torch.Tensor) -> torch.Tensor:
+    """What a file that was written here says of normalised images: in onnxruntime, or in torch."""
+    if kind == 'onnx':
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(Path(file).read_bytes(), providers=['CPUExecutionProvider'])
+        return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: images.numpy()})[0])
+    with open(file, 'rb') as stream, torch.no_grad():
+        return torch.export.load(stream).module()(images)
+
+
+def read_note(file: Union[str, Path]) -> Dict[str, Any]:
+    """What a file that was written here says of itself."""
+    file = Path(file)
+    if file.suffix == '.onnx':
+        import onnx
+
+        properties = onnx.load(str(file), load_external_data=False).metadata_props
+        return {each.key: _decode(each.value) for each in properties}
+    extra = {NOTE: ''}
+    with open(file, 'rb') as stream:
+        torch.export.load(stream, extra_files=extra)
+    return json.loads(extra[NOTE])
+
+
+def _decode(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _difference(network: nn.Module, part: Path, kind: str, images: torch.Tensor) -> float:
+    with torch.no_grad():
+        expected = network(images)
+    found = run_file(part, kind, images)
+    return (found - expected).abs().max().item() / max(expected.abs().max().item(), 1e-6)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' warnings and notes; what fails is raised."""
+    loggers = [logging.getLogger(name) for name in ('torch.onnx', 'onnxscript', 'torch.export', 'onnx_ir')]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            yield
+    finally:
+        for logger, level in zip(loggers, levels):
+            logger.setLevel(level)
