@@ -2,7 +2,7 @@
 # Remake the locks, requirements/lock-*.txt, after a change of the other files in requirements. Needs uv (pip install uv).
 #   tools/lock.sh                      versions that still fit are kept
 #   tools/lock.sh --upgrade            all of them anew; further arguments go to `uv pip compile`
-# One lock serves Python 3.10 to 3.14 on Linux, macOS and Windows: lines that differ have markers. Every file that the
+# One lock serves every Python from 3.10 on, on Linux, macOS and Windows: lines that differ have markers. Every file that the
 # package index offers for a version has its hash.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../requirements"

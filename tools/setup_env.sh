@@ -6,8 +6,8 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 stack=${1:-openmmlab}
 case $stack in
-    openmmlab) default=$root/.venv ;;
-    onedl) default=$root/.venv-onedl ;;
+    openmmlab) default=$root/.venv newest=14 ;;
+    onedl) default=$root/.venv-onedl newest=13 ;;
     *) echo "error: unknown stack '$stack': openmmlab or onedl" >&2; exit 2 ;;
 esac
 venv=${MMRM_VENV:-$default}
@@ -28,8 +28,8 @@ if [ -x "$venv/bin/python" ]; then
     done
 fi
 python=${PYTHON:-python3}
-if ! "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))'; then
-    echo "error: $("$python" --version 2>&1); the pinned packages need Python 3.10 to 3.14. Set PYTHON=..." >&2
+if ! "$python" -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $newest))"; then
+    echo "error: $("$python" --version 2>&1); the $stack packages need Python 3.10 to 3.$newest. Set PYTHON=..." >&2
     exit 2
 fi
 echo "mmrm: setting up $venv with the $stack packages (once, a few minutes, about 6 GB with torch's CUDA libraries)"

@@ -123,8 +123,9 @@ def test_setup_stops_at_a_file_with_another_hash(tmp_path):
     assert not (tmp_path / 'venv/mmrm-ready').exists()
 
 
-@pytest.mark.parametrize('version, allowed', [('3.9', False), ('3.10', True), ('3.14', True), ('3.15', False)])
-def test_setup_takes_the_pythons_of_the_locks(version, allowed, tmp_path):
+@pytest.mark.parametrize('version, allowed', [('3.9', ''), ('3.10', STACKS), ('3.14', 'openmmlab'), ('3.15', '')])
+@pytest.mark.parametrize('stack, newest', [('openmmlab', '3.14'), ('onedl', '3.13')])
+def test_setup_takes_the_pythons_of_the_locks(version, allowed, stack, newest, tmp_path):
     """A stand-in for the interpreter: it answers the question for its version and cannot make an environment."""
     python = tmp_path / 'python'
     minor = version.split('.')[1]
@@ -137,10 +138,10 @@ def test_setup_takes_the_pythons_of_the_locks(version, allowed, tmp_path):
     python.chmod(0o755)
     environment = {**os.environ, 'PYTHON': str(python), 'MMRM_VENV': str(tmp_path / 'venv')}
     run = subprocess.run(
-        ['bash', str(shipped() / 'tools/setup_env.sh')], capture_output=True, text=True, env=environment
+        ['bash', str(shipped() / 'tools/setup_env.sh'), stack], capture_output=True, text=True, env=environment
     )
-    if allowed:
+    if stack in allowed:
         assert run.returncode == 7 and 'setting up' in run.stdout
     else:
         assert run.returncode == 2 and run.stderr.count('\n') == 1
-        assert f'Python {version}.0; the pinned packages need Python 3.10 to 3.14' in run.stderr
+        assert f'Python {version}.0; the {stack} packages need Python 3.10 to {newest}' in run.stderr
