@@ -12,15 +12,14 @@ Example:
 """
 
 import copy
-from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .core import Consistency, RecursiveMix
+from .core import Consistency, Mix, RecursiveMix
 
 LAYOUTS = ('NCHW', 'NHWC', 'tokens')
 MOST_PREFIX_TOKENS = 16  # class, distillation and register tokens that are looked for
@@ -103,6 +102,7 @@ class RecursiveMixModel(nn.Module):
         self.layer = layer
         self.label_smoothing = float(label_smoothing)
         self.losses: Dict[str, Any] = {}
+        self._tap = _Tap()
         self._reading, classes = _dry_run(module, layer, _size(input_size), layout, prefix_tokens)
         if num_classes not in (None, classes):
             raise ValueError(
@@ -127,6 +127,7 @@ class RecursiveMixModel(nn.Module):
         """Empty the history, as at the start of an epoch: the next batch is not mixed."""
         self.rm.reset()
 
+    @torch._disable_dynamo(recursive=False)  # the mixing stays eager, the loss and the network are compiled
     def forward(self, images: torch.Tensor, labels: Optional[torch.Tensor] = None) -> torch.Tensor:
         """The loss of a batch, or, without labels, the logits.
 
@@ -150,15 +151,23 @@ class RecursiveMixModel(nn.Module):
                 'get lost. Use DistributedDataParallel.'
             )
         images, scores, mix = self.rm.mix(images, labels)
-        with _output_of(self.module, self.layer) as outputs:
-            logits = _logits(self.module(images))
-        if not outputs:
+        self._tap.start(self.module, self.layer)
+        try:
+            return self._loss(images, scores, mix)
+        finally:
+            self._tap.stop()
+
+    def _loss(self, images: torch.Tensor, scores: torch.Tensor, mix: Mix) -> torch.Tensor:
+        """The loss of a mixed batch: what ``torch.compile`` makes one graph of."""
+        logits = _logits(self.module(images))
+        output, self._tap.output = self._tap.output, None
+        if output is None:
             raise ValueError(
                 f'RecursiveMixModel: layer {self.layer!r} of {type(self.module).__name__} did not run in '
                 'this forward pass, so there is no feature map. Name a layer that every pass calls.'
             )
         height, width = images.shape[-2:]
-        feature_map = _to_map(outputs[-1], self._reading, height, width, self.layer)
+        feature_map = _to_map(output, self._reading, height, width, self.layer)
         cross_entropy = _cross_entropy(logits, scores, self.label_smoothing)
         consistency = self.consistency(mix, feature_map, logits)
         self.losses = dict(
@@ -183,15 +192,26 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, smoothing: float 
     return F.cross_entropy(logits.float(), target, label_smoothing=smoothing)
 
 
-@contextmanager
-def _output_of(module: nn.Module, layer: str) -> Iterator[List[Any]]:
-    """The outputs of a layer in the passes of this block. No hook stays behind: copies and pickles are free of it."""
-    outputs: List[Any] = []
-    handle = module.get_submodule(layer).register_forward_hook(lambda _, __, output: outputs.append(output))
-    try:
-        yield outputs
-    finally:
-        handle.remove()
+class _Tap:
+    """Keeps the output of a layer. It is one object for all passes: a graph that was compiled with it serves them all.
+
+    Between two passes there is no hook: copies and pickles of the network are free of it.
+    """
+
+    output: Any = None
+    _handle: Any = None
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self.output = output
+
+    @torch._disable_dynamo
+    def start(self, module: nn.Module, layer: str) -> None:
+        self.output, self._handle = None, module.get_submodule(layer).register_forward_hook(self)
+
+    @torch._disable_dynamo
+    def stop(self) -> None:
+        self._handle.remove()
+        self.output = self._handle = None
 
 
 def _logits(output: Any) -> torch.Tensor:

@@ -22,6 +22,7 @@ from ..utils import decisive
 from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.files import put_in_place
+from .compiled import compile_losses
 from .hooks import BindAugmentsHook, NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
 from .hooks.reset_history import warn_of_missing_parts
@@ -55,6 +56,7 @@ class Runner(MMEngineRunner):
       training stops with an error.
     - When training starts, it warns if a part of RecursiveMix is missing, and batch augments that need the model get it
       (with BindAugmentsHook, the hook does).
+    - ``compile`` compiles a classifier's network, head and losses, not its whole step (:mod:`mmrm.engine.compiled`).
     - A checkpoint remembers what decides its result, and a run that resumes from it with other settings lists them.
     """
 
@@ -101,6 +103,12 @@ class Runner(MMEngineRunner):
         super().resume(filename, *args, **kwargs)
         if isinstance(self.train_loop, EpochBasedTrainLoop) and not isinstance(self.train_loop, ResumableLoop):
             check_epoch_is_complete(filename, self.epoch, self.iter, self.message_hub.runtime_info)
+
+    def _maybe_compile(self, target: str) -> None:
+        if compile_losses(self.model, self.cfg.get('compile')):
+            self.logger.info('The network, its head and its losses are compiled: the first iterations are slow.')
+        else:
+            super()._maybe_compile(target)
 
     def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs) -> None:
         kwargs['meta'] = dict(kwargs.get('meta') or {}, mmrm_run=decisive.describe_run(self.cfg, self.world_size))

@@ -16,8 +16,7 @@ from ..core import RecursiveMix
 from ..utils.colors import COLORS_FIELD, HOLE_FIELD, apply_colors, fill_holes
 from ..utils.errors import UserValueError
 from .batch_augments import ResizeFillMix
-
-MIX_FIELD = 'rm_mix'
+from .samples import MIX_FIELD
 
 
 @MODELS.register_module()

@@ -1,0 +1,42 @@
+"""A compiled training step that stays compiled."""
+
+from typing import Optional, Union
+
+import torch
+from mmengine.model import is_model_wrapper
+from mmpretrain.models import ImageClassifier
+
+from ..models.samples import as_batch
+from ..utils.errors import UserValueError
+
+
+def compile_losses(model: torch.nn.Module, options: Optional[Union[bool, dict]]) -> bool:
+    """Compile what a classifier does between its mixed images and its losses, in place.
+
+    mmengine compiles ``train_step`` whole: the drawing of boxes, the objects per image, the update. Its graph breaks at
+    each of them and is compiled anew for every box. Here the preprocessor and the update stay eager, labels and mix go
+    in as tensors, and the network, its head and its losses are one graph.
+
+    Args:
+        model: mmpretrain's ``ImageClassifier``, under DDP or not. Any other model is left alone.
+        options: ``compile`` of the config: True, or the arguments of ``torch.compile``.
+
+    Returns:
+        Whether it was compiled.
+    """
+    classifier = model.module if is_model_wrapper(model) else model
+    if not isinstance(classifier, ImageClassifier) or not options:
+        return False
+
+    def losses(inputs: torch.Tensor, samples) -> dict:
+        return classifier.head.loss(classifier.extract_feat(inputs), samples)
+
+    if not isinstance(options, (bool, dict)):
+        raise UserValueError(f"compile={options!r} must be True, False or a dict of torch.compile's arguments.")
+    try:
+        compiled = torch.compile(losses, **({} if options is True else options))
+    except (TypeError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserValueError(f'compile={options!r}: {reason}') from error
+    classifier.loss = lambda inputs, data_samples: compiled(inputs, as_batch(data_samples))
+    return True

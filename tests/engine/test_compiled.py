@@ -1,0 +1,185 @@
+"""A compiled step: one graph for all boxes, no break in it, the losses of the eager one."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import batch, classifier
+from mmengine.config import Config
+from mmengine.optim import OptimWrapper
+from tiny_run import write_run
+from torch._dynamo.utils import counters
+
+from mmrm import RecursiveMixModel, RMDataPreprocessor, reset_history
+from mmrm.core import Consistency, RecursiveMix, pool
+from mmrm.engine.compiled import compile_losses
+from mmrm.engine.runner import Runner
+from mmrm.models.samples import SampleBatch, as_batch
+from mmrm.utils.errors import UserValueError
+from mmrm.utils.runs import read_run
+
+STEPS = 20
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def small(**kwargs):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, stride=4), torch.nn.BatchNorm2d(8), torch.nn.Tanh())
+    return classifier(alpha=1.0, omega=0.7, in_channels=8, backbone=net, **kwargs)
+
+
+def train(model, seed=1, steps=STEPS, ragged=False):
+    """The logged losses of every step, updates included; the history is emptied once on the way."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    wrapper, found = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.05)), []
+    for index in range(steps):
+        if index == steps // 2:
+            reset_history(model)
+        log = model.train_step(batch(3 if ragged and index == steps - 1 else 4), wrapper)
+        found.append({name: float(value.detach()) for name, value in log.items()})
+    return found
+
+
+def assert_close(one, other):
+    assert len(one) == len(other)
+    for a, b in zip(one, other):
+        assert a == pytest.approx(b, abs=1e-5)
+
+
+def test_two_graphs_serve_every_box_and_nothing_breaks_them():
+    model = small()
+    eager = train(copy.deepcopy(model))
+    assert compile_losses(model, dict(backend='aot_eager'))
+    assert_close(train(model), eager)
+    assert len({losses['rm_lambda'] for losses in eager}) > 10  # as many boxes
+    assert counters['stats']['unique_graphs'] == 2  # with a history and without one
+    assert not counters['graph_break']
+
+
+@pytest.mark.slow
+def test_a_smaller_last_batch_has_a_graph_of_its_own():
+    model = small()
+    eager = train(copy.deepcopy(model), steps=6, ragged=True)
+    compile_losses(model, dict(backend='aot_eager'))
+    assert_close(train(model, steps=6, ragged=True), eager)
+    assert counters['stats']['unique_graphs'] == 3 and not counters['graph_break']
+
+
+@pytest.mark.parametrize('augments', [None, dict(augments=dict(type='CutMix', alpha=1.0))])
+def test_a_stock_head_is_compiled_alike(augments):
+    model = small(head=dict(type='LinearClsHead', num_classes=5, in_channels=8))
+    model.neck = Pooled()
+    model.data_preprocessor = RMDataPreprocessor(
+        num_classes=5, mean=[127.5] * 3, std=[64.0] * 3, batch_augments=augments
+    )
+    eager = train(copy.deepcopy(model))
+    compile_losses(model, dict(backend='aot_eager'))
+    assert_close(train(model), eager)
+    assert counters['stats']['unique_graphs'] == 1 and not counters['graph_break']
+
+
+class Pooled(torch.nn.Module):
+    def forward(self, features):
+        return (features.mean((2, 3)),)
+
+
+def test_a_wrapped_model_keeps_its_two_graphs():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, stride=4), torch.nn.Tanh(), torch.nn.AdaptiveAvgPool2d(1))
+    net = torch.nn.Sequential(net[:2], net[2:], torch.nn.Flatten(), torch.nn.Linear(8, 5))
+    model = RecursiveMixModel(net, '0', alpha=1.0, input_size=32, layout='NCHW', rng=np.random.RandomState(1))
+    twin = copy.deepcopy(model)
+    compiled, data = torch.compile(model, backend='aot_eager'), torch.Generator().manual_seed(2)
+    for _ in range(STEPS):
+        images, labels = torch.randn(4, 3, 32, 32, generator=data), torch.randint(5, (4,), generator=data)
+        losses = compiled(images, labels), twin(images, labels)
+        assert torch.allclose(*losses, atol=1e-5)
+        for loss in losses:
+            loss.backward()
+    assert model.losses['consistency'] > 0 and counters['stats']['unique_graphs'] == 2
+    for one, other in zip(model.parameters(), twin.parameters()):
+        assert torch.allclose(one.grad, other.grad, atol=1e-5)
+    assert sum(counters['graph_break'].values()) == 1  # before the mixing, which stays eager
+
+
+def test_the_core_in_a_loop_of_ones_own_is_one_whole_graph():
+    torch.manual_seed(0)
+    rm, consistency = RecursiveMix(alpha=1.0, num_classes=5, rng=np.random.RandomState(1)), Consistency(8, 5)
+    net, fc = torch.nn.Conv2d(3, 8, 3, stride=4), torch.nn.Linear(8, 5)
+
+    def losses(images, scores, mix):
+        mean, region = pool(net(images), mix)
+        logits = fc(mean)
+        return F.cross_entropy(logits, scores) + consistency(mix, region, logits)
+
+    compiled = torch.compile(losses, backend='aot_eager', fullgraph=True)
+    for _ in range(STEPS):
+        images, scores, mix = rm.mix(torch.randn(4, 3, 32, 32), torch.randint(5, (4,)))
+        loss = compiled(images, scores, mix)
+        assert torch.allclose(loss, losses(images, scores, copy.copy(mix)), atol=1e-5)
+    assert counters['stats']['unique_graphs'] == 2
+
+
+@pytest.mark.slow
+def test_compile_in_a_config_trains_as_without_it(tmp_path_factory):
+    found = {}
+    for name, more in dict(eager='', compiled="compile = dict(backend='aot_eager')\n").items():
+        folder = tmp_path_factory.mktemp(name)
+        cfg = Config.fromfile(write_run(folder, epochs=1, more=more))
+        cfg.update(work_dir=str(folder / 'run'), log_level='ERROR', experiment_name=f'compiled_{name}')
+        Runner.from_cfg(cfg).train()
+        found[name] = read_run(folder / 'run').epochs
+    assert found['eager'].keys() == found['compiled'].keys() == {1}
+    for name in ('loss', 'loss_consistency', 'rm_lambda', 'rm_kl'):
+        assert found['compiled'][1][name] == pytest.approx(found['eager'][1][name], abs=1e-5), name
+    assert counters['stats']['unique_graphs'] == 2 and not counters['graph_break']
+
+
+@pytest.mark.parametrize('options, told', [('yes', "compile='yes' must be True"), (dict(speed=9), 'speed')])
+def test_a_bad_setting_is_named(options, told):
+    with pytest.raises(UserValueError, match=told):
+        compile_losses(small(), options)
+
+
+def test_other_models_are_left_to_mmengine():
+    assert not compile_losses(torch.nn.Linear(2, 2), True)
+    assert not compile_losses(small(), False) and not compile_losses(small(), None)
+
+
+def test_a_batch_of_samples_is_read_as_a_list_of_them():
+    samples = batch(3)['data_samples']
+    packed = as_batch(samples)
+    assert isinstance(packed, SampleBatch) and len(packed) == 3 and as_batch(packed) is packed
+    assert [int(sample.gt_label) for sample in packed] == [int(sample.gt_label) for sample in samples]
+    assert 'gt_score' not in packed[0] and packed[0].get('rm_mix') is None and len(packed[:2]) == 2
+    samples[1].set_gt_label([0, 1])  # two labels
+    assert as_batch(samples) is samples
+    packed = SampleBatch(None, torch.eye(3))
+    assert 'gt_label' not in packed[0] and torch.equal(torch.stack([s.gt_score for s in packed]), torch.eye(3))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA device')
+def test_neither_mixing_nor_head_waits_for_the_device():
+    rm, consistency = RecursiveMix(alpha=1.0, num_classes=5), Consistency(8, 5).cuda()
+    images, labels = torch.randn(4, 3, 32, 32, device='cuda'), torch.randint(5, (4,), device='cuda')
+    features, logits = torch.randn(4, 8, 4, 4, device='cuda', requires_grad=True), torch.randn(4, 5, device='cuda')
+    torch.cuda.set_sync_debug_mode('error')
+    try:
+        for _ in range(5):
+            _, _, mix = rm.mix(images, labels)
+            mean, region = pool(features, mix)
+            (mean.sum() + consistency(mix, region, logits)).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode('default')
+    assert mix.lam > 0
