@@ -69,6 +69,7 @@ if __name__ == '__main__':
             'onedl': requirements('torch') + requirements('onedl'),
             'analysis': requirements('analysis'),
             'onnx': requirements('onnx'),
+            'fast': requirements('fast'),
             'puzzlemix': requirements('puzzlemix'),
             'tests': requirements('tests'),
         },

@@ -1,14 +1,17 @@
-"""The ImageNet training pipeline of the shipped config against the paper's, torchvision's: images per second per core.
+"""The ImageNet training pipeline of the shipped config beside others: images per second per core.
 
-    python benchmarks/input_speed.py
+    python benchmarks/input_speed.py                   # generated JPEGs of ImageNet's usual size, 500 x 375, 110 KB
+    python benchmarks/input_speed.py --files FOLDER    # real ones
 
-JPEGs of ImageNet's usual size (500 x 375, about 110 KB) are generated in a temporary folder. Both pipelines decode at
-full size, crop and resize, flip, jitter and shift the colours, and end in normalised float tensors; both run in this
-process on one thread, in turn, round by round. mmrm's data-loader workers end in uint8, which the data preprocessor
-normalises in batches on the training device; "mmrm, in all" counts that on the same core, "mmrm, a worker" does not.
+Every pipeline decodes, crops and resizes, flips, jitters and shifts the colours, and ends in a normalised float batch;
+all run in this process on one thread, in turn, round by round. mmrm's data-loader workers end in uint8 and a drawn
+colour change, which the data preprocessor applies in batches on the training device, with the normalisation: "in all"
+counts that on the same core, "a worker" does not. timm's workers end in uint8, too. The others leave nothing to the
+device. What is not installed (DALI, libjpeg-turbo) is left out.
 """
 
 import argparse
+import contextlib
 import random
 import sys
 import tempfile
@@ -27,11 +30,18 @@ from mmpretrain.registry import MODELS, TRANSFORMS
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
+from torchvision.io import ImageReadMode, decode_image
+from torchvision.transforms import v2
 
 import mmrm
 from mmrm.analysis.timing import interleaved, ratio
+from mmrm.datasets import transforms
+from mmrm.datasets.jpeg import crop_decoder
 from mmrm.datasets.transforms import lighting_shift
+from mmrm.utils.errors import UserFileError, cli
 from mmrm.utils.paths import find_config
+
+NORMAL = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 def make_jpegs(folder: Path, number: int, size=(500, 375), kilobytes: int = 110) -> list:
@@ -53,23 +63,29 @@ def encode(image: np.ndarray, quality: int) -> bytes:
     return cv2.imencode('.jpg', image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
 
 
-def torchvision_pipeline():
-    """The paper's input pipeline, one image at a time, as its data loader runs it."""
+def lighting(image: torch.Tensor) -> torch.Tensor:
+    shift = lighting_shift(np.random.normal(0, 0.1, 3)) / 255
+    return image + torch.from_numpy(shift).to(image).view(3, 1, 1)
 
-    def lighting(image: torch.Tensor) -> torch.Tensor:
-        shift = lighting_shift(np.random.normal(0, 0.1, 3)) / 255
-        return image + torch.from_numpy(shift).to(image).view(3, 1, 1)
 
-    transform = T.Compose(
-        [
-            T.RandomResizedCrop(224),
-            T.RandomHorizontalFlip(),
-            T.ColorJitter(0.4, 0.4, 0.4),
-            T.ToTensor(),
-            lighting,
-            T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-        ]
-    )
+def float_jitter(image: torch.Tensor) -> torch.Tensor:
+    """The authors': on floats, in random order, nothing clipped."""
+
+    def grey() -> torch.Tensor:
+        return (0.299 * image[0] + 0.587 * image[1] + 0.114 * image[2]).expand_as(image)
+
+    for kind in np.random.permutation(3):
+        factor = np.random.uniform(0.6, 1.4)
+        if kind == 0:
+            image = image * factor
+        else:
+            image = factor * image + (1 - factor) * (grey().mean() if kind == 1 else grey())
+    return image
+
+
+def pillow_pipeline(*steps):
+    """One image at a time, opened with Pillow, as torchvision's data sets do."""
+    transform = T.Compose(list(steps))
 
     def load(path: Path) -> torch.Tensor:
         with open(path, 'rb') as file:
@@ -78,10 +94,75 @@ def torchvision_pipeline():
     return lambda files: torch.stack([load(path) for path in files])
 
 
+def torchvision_pipeline():
+    """The paper's input pipeline, written with torchvision's own transforms."""
+    crop = [T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ColorJitter(0.4, 0.4, 0.4)]
+    return pillow_pipeline(*crop, T.ToTensor(), lighting, T.Normalize(*NORMAL))
+
+
+def authors_pipeline():
+    """The paper's input pipeline, as the authors wrote it: the jitter on floats."""
+    crop = [T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor()]
+    return pillow_pipeline(*crop, float_jitter, lighting, T.Normalize(*NORMAL))
+
+
+def tensor_pipeline():
+    """torchvision's transforms v2 on uint8 tensors, decoded by torchvision, too."""
+    transform = v2.Compose(
+        [
+            v2.RandomResizedCrop(224, antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.ColorJitter(0.4, 0.4, 0.4),
+            v2.ToDtype(torch.float32, scale=True),
+            lighting,
+            v2.Normalize(*NORMAL),
+        ]
+    )
+    return lambda files: torch.stack([transform(decode_image(str(path), ImageReadMode.RGB)) for path in files])
+
+
+def timm_pipeline():
+    """timm's training transform with the same crop, flip and jitter; it has no lighting. Its loader normalises."""
+    from timm.data import create_transform
+
+    transform = create_transform(
+        224, is_training=True, use_prefetcher=True, color_jitter=(0.4, 0.4, 0.4), interpolation='bilinear', re_prob=0.0
+    )
+    mean, std = (torch.tensor(values).view(3, 1, 1) * 255 for values in NORMAL)
+
+    def load(path: Path) -> torch.Tensor:
+        with open(path, 'rb') as file:
+            return torch.as_tensor(transform(Image.open(file).convert('RGB')))
+
+    def worker(files):
+        return torch.stack([load(path) for path in files])
+
+    return worker, lambda files: worker(files).float().sub_(mean).div_(std)
+
+
+def dali_pipeline(files: list):
+    """DALI's CPU operators, on one thread: it, too, decodes only the crop. Its jitter is its own."""
+    from nvidia.dali import fn, pipeline_def, types
+
+    @pipeline_def(batch_size=len(files), num_threads=1, device_id=None, exec_async=False, exec_pipelined=False)
+    def pipeline():
+        content, _ = fn.readers.file(files=[str(path) for path in files])
+        image = fn.decoders.image_random_crop(content, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3])
+        image = fn.resize(image, resize_x=224, resize_y=224, interp_type=types.INTERP_TRIANGULAR)
+        factors = {name: fn.random.uniform(range=[0.6, 1.4]) for name in ('brightness', 'contrast', 'saturation')}
+        image = fn.color_twist(image, **factors)
+        mean, std = ([255 * value for value in values] for values in NORMAL)
+        return fn.crop_mirror_normalize(image, mirror=fn.random.coin_flip(), mean=mean, std=std)
+
+    built = pipeline()
+    built.build()
+    return lambda _: torch.from_numpy(np.array(built.run()[0].as_array()))
+
+
 def mmrm_pipeline(cfg: Config):
     """The shipped config's pipeline and its data preprocessor without the batch augment."""
     pipeline = Compose([TRANSFORMS.build(transform) for transform in cfg.train_dataloader.dataset.pipeline])
-    preprocessor = MODELS.build({**cfg.model.data_preprocessor, 'type': 'ClsDataPreprocessor', 'batch_augments': None})
+    preprocessor = MODELS.build({**cfg.model.data_preprocessor, 'batch_augments': None})
 
     def run(files):
         samples = [pipeline(dict(img_path=str(path), gt_label=0)) for path in files]
@@ -89,6 +170,40 @@ def mmrm_pipeline(cfg: Config):
         return dict(inputs=inputs, data_samples=[sample['data_samples'] for sample in samples])
 
     return run, lambda files: preprocessor(run(files), training=True)['inputs']
+
+
+def without_crop_decoding(run):
+    """``run`` as it is where there is no libjpeg-turbo: OpenCV decodes whole images."""
+
+    def slower(files):
+        found, transforms.crop_decoder = transforms.crop_decoder, lambda: None
+        try:
+            return run(files)
+        finally:
+            transforms.crop_decoder = found
+
+    return slower
+
+
+def all_pipelines(cfg: Config, files: list) -> dict:
+    """What is compared, by name, each a function of a list of files; those that are installed."""
+    worker, in_all = mmrm_pipeline(cfg)
+    timm_worker, timm_in_all = timm_pipeline()
+    found = {
+        'torchvision': torchvision_pipeline(),
+        "the authors' (float jitter)": authors_pipeline(),
+        'torchvision v2, tensors': tensor_pipeline(),
+        'timm, in all': timm_in_all,
+        'timm, a worker': timm_worker,
+        'mmrm, in all': in_all,
+        'mmrm, a worker': worker,
+    }
+    if crop_decoder() is not None:
+        found['mmrm, OpenCV decodes, in all'] = without_crop_decoding(in_all)
+        found['mmrm, OpenCV decodes, a worker'] = without_crop_decoding(worker)
+    with contextlib.suppress(ImportError):
+        found['DALI, CPU operators'] = dali_pipeline(files)
+    return found
 
 
 def stages(cfg: Config, files: list, rounds: int) -> dict:
@@ -105,10 +220,20 @@ def stages(cfg: Config, files: list, rounds: int) -> dict:
     return found
 
 
+def files_of(folder: str) -> list:
+    """The JPEGs in a folder and in the folders in it."""
+    found = sorted(path for path in Path(folder).rglob('*') if path.suffix.lower() in ('.jpg', '.jpeg'))
+    if not found:
+        raise UserFileError(f'--files {folder}: there is no JPEG in it.')
+    return found
+
+
+@cli
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--config', default='configs/rm/resnet50_8xb64_in1k.py')
-    parser.add_argument('--images', type=int, default=32)
+    parser.add_argument('--files', help='a folder of JPEGs to read instead of generated ones')
+    parser.add_argument('--images', type=int, default=32, help='how many, at most')
     parser.add_argument('--rounds', type=int, default=20)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -119,29 +244,33 @@ def main() -> None:
     init_default_scope('mmpretrain')
     cfg = Config.fromfile(find_config(args.config))
     with tempfile.TemporaryDirectory() as folder:
-        files = make_jpegs(Path(folder), args.images)
+        files = files_of(args.files)[: args.images] if args.files else make_jpegs(Path(folder), args.images)
         size = np.mean([path.stat().st_size for path in files]) / 1024
-        worker, in_all = mmrm_pipeline(cfg)
-        candidates = {'torchvision': torchvision_pipeline(), 'mmrm, in all': in_all, 'mmrm, a worker': worker}
-        given = [(batch.shape, batch.dtype) for batch in (candidates['torchvision'](files), in_all(files))]
-        if given[0] != given[1]:
-            raise SystemExit(f'the pipelines do not give the same: {given}')
+        sides = np.median([Image.open(path).size for path in files], axis=0).astype(int)
+        candidates = all_pipelines(cfg, files)
+        for name, run in candidates.items():
+            batch = None if name.endswith('a worker') else run(files)
+            if batch is not None and (tuple(batch.shape), batch.dtype) != ((len(files), 3, 224, 224), torch.float32):
+                raise SystemExit(f'{name} gives {tuple(batch.shape)}, {batch.dtype}')
         seconds = interleaved({name: lambda run=run: run(files) for name, run in candidates.items()}, args.rounds)
         parts = stages(cfg, files, max(args.rounds // 4, 3))
-    console = Console(width=110)
+    decoder = crop_decoder()
+    console = Console(width=140)
     console.print(
-        f'mmrm {mmrm.__version__}, torch {torch.__version__}, OpenCV {cv2.__version__}, Pillow '
-        f'{Image.__version__}; one thread; {args.images} JPEGs of 500 x 375, {size:.0f} KB on average'
+        f'mmrm {mmrm.__version__}, torch {torch.__version__}, OpenCV {cv2.__version__}, Pillow {Image.__version__}; '
+        f'crops are decoded by {Path(decoder.path).name if decoder else "nobody: OpenCV decodes whole images"}; '
+        f'one thread; {len(files)} JPEGs, {sides[0]} x {sides[1]} (median), {size:.0f} KB (mean); {args.rounds} rounds'
     )
-    table = Table('pipeline', 'images / s / core', 'ratio to torchvision (95 % interval)')
+    bases = list(candidates)[:2]
+    table = Table('pipeline', 'images / s / core', *(f'times {base} (95 % interval)' for base in bases))
     for name, values in seconds.items():
         # Speed, so the base's seconds over its own.
-        middle, low, high = ratio(seconds['torchvision'], values)
-        table.add_row(name, f'{args.images / np.median(values):.0f}', f'{middle:.2f} ({low:.2f} to {high:.2f})')
+        times = ['{:.2f} ({:.2f} to {:.2f})'.format(*ratio(seconds[base], values)) for base in bases]
+        table.add_row(name, f'{len(files) / np.median(values):.0f}', *times)
     console.print(table)
     table = Table('transform of the shipped config', 'ms an image')
     for name, milliseconds in parts.items():
-        table.add_row(name, f'{milliseconds:.2f}')
+        table.add_row(name, f'{milliseconds:.3f}')
     console.print(table)
 
 

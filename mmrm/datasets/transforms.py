@@ -156,8 +156,9 @@ class RMColors(BaseTransform):
     @cache_randomness
     def _sample(self) -> Tuple[list, np.ndarray]:
         """Pairs of a jitter's name and its factor, in random order, and the weights of the components."""
-        names = [name for name in np.random.permutation(list(self.ranges)) if self.ranges[name]]
-        jitter = [(str(name), _factor(self.ranges[name])) for name in names]
+        ranges = list(self.ranges.items())
+        order = [ranges[index] for index in np.random.permutation(3)]
+        jitter = [(name, _factor(spread)) for name, spread in order if spread]
         return jitter, np.random.normal(0, self.lighting, 3) if self.lighting else np.zeros(3)
 
     def transform(self, results: dict) -> dict:

@@ -18,7 +18,7 @@ CPU_CHUNK = 4  # images at a time on a CPU, so that what is made of them stays i
 
 def identity() -> np.ndarray:
     """The colour change that changes nothing."""
-    return np.hstack([np.eye(3), np.zeros((3, 4))])
+    return np.eye(3, 7)
 
 
 def brightness(change: np.ndarray, factor: float) -> np.ndarray:
@@ -28,19 +28,22 @@ def brightness(change: np.ndarray, factor: float) -> np.ndarray:
 
 def contrast(change: np.ndarray, factor: float) -> np.ndarray:
     """Then ``factor * x + (1 - factor) * mean(grey(x))``."""
-    # The mean of what the change makes is what it makes of the mean.
-    mean = np.hstack([np.zeros((3, 3)), change[:, :3] + change[:, 3:6], change[:, 6:]])
-    return factor * change + (1 - factor) * np.tile(GREY @ mean, (3, 1))
+    grey = GREY @ change
+    grey[3:6] += grey[:3]  # the mean of what a change makes is what it makes of the mean
+    grey[:3] = 0
+    return factor * change + (1 - factor) * grey
 
 
 def saturation(change: np.ndarray, factor: float) -> np.ndarray:
     """Then ``factor * x + (1 - factor) * grey(x)``."""
-    return factor * change + (1 - factor) * np.tile(GREY @ change, (3, 1))
+    return factor * change + (1 - factor) * (GREY @ change)
 
 
 def lighting(change: np.ndarray, shift: np.ndarray) -> np.ndarray:
     """Then ``x + shift``."""
-    return np.hstack([change[:, :6], change[:, 6:] + np.reshape(shift, (3, 1))])
+    change = change.copy()
+    change[:, 6] += shift
+    return change
 
 
 def apply_colors(
