@@ -119,6 +119,7 @@ class RMLoadResizedCrop(RMRandomResizedCrop):
         super().__init__(scale, interpolation=interpolation, **kwargs)
         self.backend_args = backend_args
         self.load = LoadImageFromFile(backend_args=backend_args)
+        crop_decoder()  # looked for once, here, and not in every worker
 
     def transform(self, results: dict) -> dict:
         """Load, crop and resize the image at ``results['img_path']``."""

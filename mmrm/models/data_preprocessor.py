@@ -61,11 +61,11 @@ class RMDataPreprocessor(ClsDataPreprocessor):
         if colors is not None:
             blank = torch.zeros(3, device=inputs.device)
             mean, std = (self.mean, self.std) if self._enable_normalize else (blank, blank + 1)
-            inputs = apply_colors(inputs, torch.from_numpy(colors).to(inputs.device), mean, std, self.to_rgb)
+            inputs = apply_colors(inputs, _on(inputs.device, colors), mean, std, self.to_rgb)
         else:
             inputs = (inputs.flip(1) if self.to_rgb else inputs).float()
             inputs = (inputs - self.mean) / self.std if self._enable_normalize else inputs
-        return inputs if holes is None else fill_holes(inputs, torch.from_numpy(holes).to(inputs.device))
+        return inputs if holes is None else fill_holes(inputs, _on(inputs.device, holes))
 
     @contextlib.contextmanager
     def _normalised(self) -> Iterator[None]:
@@ -76,6 +76,12 @@ class RMDataPreprocessor(ClsDataPreprocessor):
             yield
         finally:
             self.__dict__.update(kept)
+
+
+def _on(device: torch.device, array: np.ndarray) -> torch.Tensor:
+    """An array on a device, without waiting for it."""
+    tensor = torch.from_numpy(array)
+    return (tensor.pin_memory() if device.type == 'cuda' else tensor).to(device, non_blocking=True)
 
 
 def _carried(samples: Sequence[Any], field: str) -> Any:

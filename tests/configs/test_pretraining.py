@@ -284,6 +284,12 @@ def tiny(name, tmp_path, size=64, **options):
     return runner, notes
 
 
+def test_colours_that_the_preprocessor_would_not_apply_stop_a_run(known, tmp_path):
+    stock = {'model.data_preprocessor.type': 'ClsDataPreprocessor'}
+    with pytest.raises(UserValueError, match=r'RMColors only draws .* is ClsDataPreprocessor'):
+        tiny('baseline/resnet50_8xb64_in1k', tmp_path, **stock)[0].train()
+
+
 @pytest.mark.parametrize('name', ALL)
 def test_a_config_trains_and_validates(name, known, tmp_path):
     runner, notes = tiny(name, tmp_path)

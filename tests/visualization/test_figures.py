@@ -27,6 +27,7 @@ def test_a_file_comes_back_in_its_own_colours(tmp_path, to_rgb):
     inputs = preprocessor(dict(inputs=[data['inputs']]), training=False)['inputs']
     order = figures.channel_order(preprocessor, pipeline)
     assert order == ('rgb' if to_rgb else 'bgr')
+    assert order == figures.channel_order(preprocessor, [dict(type='RMLoadResizedCrop', scale=8)])
     assert np.array_equal(figures.to_images(inputs, preprocessor, order)[0], FLAG)
 
 
