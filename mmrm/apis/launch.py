@@ -5,21 +5,17 @@ keeps its traceback; ``--traceback`` (or ``MMRM_TRACEBACK=1``) shows that of a m
 """
 
 import argparse
-import atexit
 import contextlib
-import ctypes
 import difflib
 import errno
 import json
 import logging
 import os
 import re
-import signal
-import socket
 import sys
 import time
 import traceback
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Iterator, Optional, Sequence
 
 import torch
 from mmengine.config import Config, DictAction
@@ -27,16 +23,29 @@ from mmengine.registry import RUNNERS
 
 from .. import core
 from ..engine.hooks.check_classes import check_runner_classes
+from ..engine.hooks.crash_safe_checkpoint import CrashSafeCheckpointHook
 from ..engine.runner import RANK_VARIABLES, Runner, TestRunner
-from ..utils import paths
+from ..utils import paths, stopping
 from ..utils.classes import check_classes
 from ..utils.config import read_config, require
 from ..utils.errors import UserError, UserFileError, UserValueError, cli, one_line
 from ..utils.files import write_text
-from ..utils.processes import local_rank, print_once, warn
+from ..utils.processes import local_rank, warn
 from ..weights import check_placement
 from ..weights.strict import init_cfgs
 from . import preflight
+from .processes import (
+    check_port,
+    follow_parent,
+    leave_processes,
+    leave_stopped,
+    meets_through_file,
+    port_message,
+    read_limits,
+    read_nodes,
+    run_processes,
+    supervised,
+)
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -166,6 +175,17 @@ def train(argv: Optional[Sequence[str]] = None) -> None:
     """``tools/train.py``. ``argv`` defaults to the command line."""
     args = train_parser().parse_args(argv)
     start_process(args)
+    try:
+        with supervised(local_rank()):
+            train_supervised(args)
+        return
+    except stopping.Stopped as error:
+        stop = error.with_traceback(None)  # whose frames hold on to the data-loader's workers
+    leave_stopped(stop)
+
+
+def train_supervised(args: argparse.Namespace) -> None:
+    """Train to the end, or until :class:`mmrm.utils.stopping.Stopped` is raised."""
     with messages(args), contextlib.ExitStack() as held:
         with same_on_every_process(args):
             cfg = prepare_train(args)
@@ -178,10 +198,19 @@ def train(argv: Optional[Sequence[str]] = None) -> None:
                 forget_weights(runner.model)
             runner.train_loop, runner.val_loop  # noqa: B018, builds the data sets, which train() does first too
             check_runner_classes(runner)
-        if args.overwrite and not cfg.resume:
-            preflight.set_aside(runner)
-        with same_on_every_process(args):
-            runner.train()
+        with stopping.deferred():  # until it is known which checkpoints are this run's
+            if args.overwrite and not cfg.resume:
+                preflight.set_aside(runner)
+            preflight.note_start(cfg)
+        saves = any(
+            isinstance(hook, CrashSafeCheckpointHook) and hook.saves_on_signals(runner) for hook in runner.hooks
+        )
+        with same_on_every_process(args), stopping.deferred() if saves else contextlib.nullcontext():
+            stopping.is_deferred() or stopping.check()
+            try:
+                runner.train()
+            finally:
+                end_workers(runner)
         held.close()
         leave_processes()
 
@@ -222,9 +251,10 @@ def dist(argv: Optional[Sequence[str]] = None) -> None:
     follow_parent('none')
     with messages(args):
         nodes, node_rank, address, port = read_nodes(os.environ)
+        read_limits(os.environ)
         device = preflight.choose_device(args.device)
         preflight.check_gpus(args.gpus, device)
-        if node_rank == 0:
+        if node_rank == 0 and not meets_through_file(nodes, os.environ):
             check_port(port)
         {'train': prepare_train, 'test': prepare_test}[task](args)
         # One thread a process, as torchrun and mmengine choose (and warn about); processes on the CPU share its cores.
@@ -244,23 +274,6 @@ def start_process(args: argparse.Namespace) -> None:
     # A full disk must not print a traceback for every line of the log; the checkpoint's error is the one that counts.
     logging.raiseExceptions = False
     follow_parent(args.launcher)
-
-
-def follow_parent(launcher: str) -> None:
-    """End with the process that ``MMRM_PARENT`` names (Linux), if that one started this one.
-
-    torchrun's processes live in sessions of their own: without this they would train on, and go on writing into the
-    work dir, after a kill -9 of the launcher.
-    """
-    parent = int(os.environ.get('MMRM_PARENT', 0))
-    if not parent or not sys.platform.startswith('linux'):
-        return
-    started = os.getppid() == parent
-    if started:
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent and (started or launcher == 'pytorch'):  # it was gone before
-        sys.exit(1)
 
 
 def prepare_train(args: argparse.Namespace) -> Config:
@@ -290,6 +303,8 @@ def prepare_train(args: argparse.Namespace) -> Config:
     default = paths.default_work_dir(config, args.seed)
     cfg.work_dir = args.work_dir = str(preflight.choose_work_dir(args.work_dir, cfg, default))
     preflight.check_unused(cfg, args)
+    if preflight.is_restart(cfg):
+        args.resume, args.overwrite = 'auto', False
     preflight.set_resume(cfg, args.resume, args.overwrite)
     if local_rank() == 0:
         preflight.check_work_dir(cfg.work_dir)
@@ -340,110 +355,20 @@ def forget_weights(model: torch.nn.Module) -> None:
             module.init_cfg = kept or None
 
 
+def end_workers(runner: Runner) -> None:
+    """End the workers of data loaders that keep them. Python's exit would wait five seconds for each."""
+    for loop in (runner._train_loop, runner._val_loop):
+        loader = getattr(loop, 'dataloader', None)
+        iterator = getattr(loader, '_iterator', None)
+        if hasattr(iterator, '_shutdown_workers'):
+            iterator._shutdown_workers()
+    if hasattr(runner._train_loop, 'dataloader_iterator'):
+        runner._train_loop.dataloader_iterator = None
+
+
 def build_runner(cfg: Config, kind: type = Runner) -> Runner:
     """The runner of a config: of the class ``kind``, unless the config names its own."""
     return RUNNERS.build(cfg) if 'runner_type' in cfg else kind.from_cfg(cfg)
-
-
-# --------------------------------------------------------------------------------------------------------- processes
-def read_nodes(environ: dict) -> Tuple[int, int, str, int]:
-    """``NNODES``, ``NODE_RANK``, ``MASTER_ADDR`` and ``PORT``."""
-    numbers = []
-    limits = dict(NNODES=(1, 1, 65536), NODE_RANK=(0, 0, 65535), PORT=(29500, 1, 65535))
-    for name, (default, low, high) in limits.items():
-        text = environ.get(name) or str(default)
-        if not text.isdecimal() or not low <= int(text) <= high:
-            raise UserValueError(f'{name}={text}: a whole number from {low} to {high} is allowed.')
-        numbers.append(int(text))
-    nodes, node_rank, port = numbers
-    if node_rank >= nodes:
-        raise UserValueError(f'NODE_RANK={node_rank}: with NNODES={nodes} it must be from 0 to {nodes - 1}.')
-    address = environ.get('MASTER_ADDR') or '127.0.0.1'
-    if nodes > 1 and not environ.get('MASTER_ADDR'):
-        print_once('MASTER_ADDR is not set: 127.0.0.1 is taken, which is right only if all nodes are this machine.')
-    try:
-        socket.getaddrinfo(address, port)
-    except OSError as error:
-        raise UserValueError(f'MASTER_ADDR={address} is not a known host: {error.strerror}.') from error
-    return nodes, node_rank, address, port
-
-
-def check_port(port: int) -> None:
-    """Raise if a port of this machine cannot be listened at."""
-    for family, host in ((socket.AF_INET, '0.0.0.0'), (socket.AF_INET6, '::')):
-        try:
-            probe = socket.socket(family)
-        except OSError:  # no such protocol here
-            continue
-        with probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch does: a port just left is free
-            if family == socket.AF_INET6:
-                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                probe.bind((host, port))
-            except OSError as error:
-                if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                    raise UserValueError(port_message(port, error.strerror)) from error
-
-
-def port_message(port, why: str = 'Address already in use') -> str:
-    """What to do about a port that another program has."""
-    return f'port {port} cannot be used: {why}. Choose another one, the same on all nodes, with PORT=...'
-
-
-def run_processes(gpus: int, nodes: int, node_rank: int, address: str, port: int, command: List[str]) -> None:
-    """Run ``command`` in ``gpus`` processes of this node; exit with the code of the first that failed."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import parse_args, run
-
-    logging.getLogger('torch.distributed.elastic').setLevel(logging.CRITICAL)  # said below, in one line
-    try:
-        run(
-            parse_args(
-                [
-                    f'--nnodes={nodes}',
-                    f'--node_rank={node_rank}',
-                    f'--master_addr={address}',
-                    f'--master_port={port}',
-                    f'--nproc_per_node={gpus}',
-                    *command,
-                ]
-            )
-        )
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        code = failure.exitcode
-        if code < 0:
-            what = f'was killed by {signal.Signals(-code).name}{" (out of memory?)" if code == -9 else ""}'
-        else:
-            what = f'ended with exit code {code}; its message is above'
-        print(f'stopped: process {rank} of the run {what}', file=sys.stderr, flush=True)
-        sys.exit(code if code > 0 else 128 - code)
-    except SignalException as error:
-        print(f'stopped by {signal.Signals(error.sigval).name}', file=sys.stderr, flush=True)
-        sys.exit(128 + error.sigval)
-    except RuntimeError as error:
-        if 'timed out' in str(error):
-            raise UserError(f'node 0 did not answer at MASTER_ADDR={address} PORT={port}: {one_line(error)}') from error
-        raise
-
-
-def leave_processes() -> None:
-    """End the process group when all are done.
-
-    Python's ordinary exit tears gloo's threads down, and under load that aborts now and then: a finished run would
-    count as a failed one. So a process of gloo's leaves after Python's exit functions (logs, visualizers).
-    """
-    if not torch.distributed.is_initialized():
-        return
-    torch.distributed.barrier()
-    if torch.distributed.get_backend() == 'gloo':
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(0)
-    torch.distributed.destroy_process_group()
 
 
 # ---------------------------------------------------------------------------------------------------------- messages

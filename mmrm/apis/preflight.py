@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Iterator, List, Optional, Sequence
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from mmengine.config import Config
@@ -392,6 +392,41 @@ def set_aside(runner: Runner) -> None:
         (Path(runner.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
         runner.logger.info(f'--overwrite: {len(old)} checkpoints of an older run are now in {target}.')
     barrier()
+
+
+def restarts() -> int:
+    """How often this run was started again, by torchrun, Slurm or slurm_train.sh."""
+    names = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT', 'MMRM_RESTARTS')
+    return sum(int(os.environ.get(name) or 0) for name in names)
+
+
+def start_note(cfg: Config) -> Tuple[Path, str]:
+    """The file in which a node notes the launch that trains in a work dir, and the name of this launch, '' for none.
+
+    A launch keeps its name when it starts its processes again.
+    """
+    job = os.environ.get('SLURM_JOB_ID')
+    name = os.environ.get('MMRM_LAUNCH') or (f'slurm-{job}' if job else '')
+    node = os.environ.get('GROUP_RANK') or os.environ.get('SLURM_NODEID') or '0'
+    return Path(cfg.work_dir) / f'.launch-{node}', name
+
+
+def note_start(cfg: Config) -> None:
+    """Note that the checkpoints in the work dir are this launch's, from now on. Called by every process."""
+    path, name = start_note(cfg)
+    if name and local_rank() == 0:
+        writing.write_text(path, name, overwrite=True)
+
+
+def is_restart(cfg: Config) -> bool:
+    """Whether this launch has trained here before and left checkpoints: it goes on from them, whatever was asked of it.
+
+    Before that a restart does what the first start should have done.
+    """
+    path, name = start_note(cfg)
+    if not (restarts() and name and path.is_file() and path.read_text() == name):
+        return False
+    return bool(saved_checkpoints(checkpoint_dir(cfg)))
 
 
 def only_whole_epochs(cfg: Config) -> bool:

@@ -8,7 +8,7 @@ first, and a run resumes as it always did.
 
 import contextlib
 import copy
-from typing import Dict, List, Optional
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from mmengine.dist import all_gather_object, broadcast, get_rank, get_world_size
@@ -18,6 +18,7 @@ from mmengine.runner import BaseLoop, EpochBasedTrainLoop, IterBasedTrainLoop
 from torch.nn.parallel import DistributedDataParallel
 
 from ..models.data_preprocessor import history_state, load_history_state, reset_history
+from ..utils import stopping
 from ..utils.random_state import get_random_state, seeded, set_random_state
 from .samplers import make_resumable
 
@@ -127,6 +128,11 @@ class ResumableLoop:
             self._tensors = state['tensors'][get_rank()]
             self._rehearse = get_world_size() > 2 and isinstance(self.runner.model, DistributedDataParallel)
 
+    @property
+    def resumes_gradients(self) -> bool:
+        """Whether the checkpoint that is resumed from holds what was accumulated of a gradient."""
+        return any(name.startswith('gradient.') for name in self._tensors)
+
     def _stock_place(self, checkpoint: dict) -> tuple:
         """Where a run goes on whose checkpoint does not tell."""
         raise NotImplementedError
@@ -199,8 +205,19 @@ class ResumableLoop:
         if self._random_state is None:
             self._random_state = get_random_state()
         set_random_state(self._random_state)
-        self._validated = self._iter
-        self.runner.val_loop.run()
+        before, self._validated = self._validated, self._iter
+        kept = tensors_of(self.runner) if stopping.is_deferred() else []
+        cut_off = None
+        try:
+            self.runner.val_loop.run()
+        except ValidationCutOff as error:
+            cut_off = error
+        if cut_off is not None:
+            with torch.no_grad():
+                for tensor, value in kept:  # such as weights whose place the moving average's had taken
+                    tensor.copy_(value)
+            self._validated = self._iter - 1 if before is None else before
+            cut_off.end()
 
 
 class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
@@ -325,6 +342,18 @@ class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
             self._random_state = None
 
 
+class ValidationCutOff(Exception):
+    """A run is to end in the middle of a validation.
+
+    Args:
+        end: Ends the run, when everything is as it was before the validation.
+    """
+
+    def __init__(self, end: Callable[[], None]):
+        super().__init__('a validation was cut off')
+        self.end = end
+
+
 class NoBatches:
     """Stands for a loader that must not begin to load."""
 
@@ -387,13 +416,28 @@ def parameters(model: torch.nn.Module):
     return (model.module if is_model_wrapper(model) else model).named_parameters()
 
 
-def buffers(runner):
-    """Names and buffers of the model, and of its moving averages, which hooks keep."""
+def modules(runner) -> Iterator[Tuple[int, torch.nn.Module]]:
+    """The model and its moving averages, which hooks keep."""
     averages = [getattr(hook, 'ema_model', None) for hook in runner.hooks]
     for number, module in enumerate([runner.model, *averages]):
         if isinstance(module, torch.nn.Module):
-            for name, buffer in module.named_buffers():
-                yield f'{number}.{name}', buffer
+            yield number, module
+
+
+def buffers(runner):
+    """Names and buffers of the model and its moving averages."""
+    for number, module in modules(runner):
+        for name, buffer in module.named_buffers():
+            yield f'{number}.{name}', buffer
+
+
+def tensors_of(runner) -> List[Tuple[torch.Tensor, torch.Tensor]]:
+    """Weights and buffers of the model and its moving averages, each with a copy."""
+    return [
+        (tensor, tensor.detach().clone())
+        for _, module in modules(runner)
+        for tensor in (*module.parameters(), *module.buffers())
+    ]
 
 
 def accumulating(optim_wrapper) -> bool:

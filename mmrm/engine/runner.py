@@ -12,18 +12,21 @@ from typing import Optional, Union
 import torch
 from mmengine.device import get_device
 from mmengine.dist import all_gather_object, is_distributed, is_main_process, master_only
+from mmengine.evaluator import Evaluator
 from mmengine.hooks import CheckpointHook
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS
 from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
+from torch.utils.data import DataLoader
 
-from ..utils import decisive
+from ..utils import decisive, supervision
 from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.files import put_in_place
+from ..utils.stopping import LetFinish
 from .compiled import compile_losses
-from .hooks import BindAugmentsHook, NonFiniteLossHook
+from .hooks import BindAugmentsHook, HeartbeatHook, NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
 from .hooks.reset_history import warn_of_missing_parts
 from .loops import ResumableEpochLoop, ResumableIterLoop, ResumableLoop
@@ -31,6 +34,7 @@ from .loops import ResumableEpochLoop, ResumableIterLoop, ResumableLoop
 # A checkpoint is written when the last one is that old, in runs that write any.
 EVERY_MINUTES = 10
 EXACT_LOOPS = dict(EpochBasedTrainLoop=ResumableEpochLoop, IterBasedTrainLoop=ResumableIterLoop)
+MEETING_FILE = 'MMRM_MEETING_FILE'  # set by the launcher on one node
 # Which variables say the same in each launcher.
 RANK_VARIABLES = {
     'pytorch': dict(RANK='RANK', WORLD_SIZE='WORLD_SIZE', LOCAL_RANK='LOCAL_RANK'),
@@ -52,6 +56,8 @@ class Runner(MMEngineRunner):
     - A run whose loss is not finite any more ends (:class:`~mmrm.engine.hooks.NonFiniteLossHook`), and weights that
       are not finite are not saved.
     - On the CPU, several processes talk through gloo, and SyncBN, which has no CPU implementation, becomes BN.
+    - The processes of ``dist_train.sh`` on one node meet through a file, so that none of them has to listen.
+    - A data-loader worker does not end by a signal that asks the run to end.
     - All processes must start from the same place: where one node does not see the checkpoint the others resume from,
       training stops with an error.
     - When training starts, it warns if a part of RecursiveMix is missing, and batch augments that need the model get it
@@ -67,8 +73,12 @@ class Runner(MMEngineRunner):
         return super().train()
 
     def setup_env(self, env_cfg: dict) -> None:
-        if self.distributed and get_device() == 'cpu' and not is_distributed():
-            start_gloo(self.launcher, env_cfg.get('dist_cfg', {}).get('timeout'))
+        settings = dict(env_cfg.get('dist_cfg') or {})
+        if self.distributed and not is_distributed():
+            if get_device() == 'cpu':
+                start_gloo(self.launcher, settings.get('timeout'))
+            elif self.launcher == 'pytorch' and meeting_file():  # kwargs for torch's init_process_group
+                env_cfg = dict(env_cfg, dist_cfg=dict(settings, **meet_through_file()))
         super().setup_env(env_cfg)
 
     def wrap_model(self, model_wrapper_cfg: Optional[dict], model: torch.nn.Module) -> torch.nn.Module:
@@ -92,6 +102,23 @@ class Runner(MMEngineRunner):
         super().register_hooks(default_hooks, custom_hooks)
         if not any(isinstance(hook, NonFiniteLossHook) for hook in self.hooks):
             self.register_hook(NonFiniteLossHook())
+
+        if os.environ.get(supervision.FOLDER):
+            self.register_hook(HeartbeatHook())
+
+    @staticmethod
+    def build_dataloader(*args, **kwargs) -> DataLoader:
+        loader = MMEngineRunner.build_dataloader(*args, **kwargs)
+        loader.worker_init_fn = LetFinish(loader.worker_init_fn)
+        return loader
+
+    def build_evaluator(self, evaluator) -> Evaluator:
+        evaluator = super().build_evaluator(evaluator)
+        for number, metric in enumerate(evaluator.metrics if self.distributed else []):
+            # By default the processes put their results together in .dist_test of the current folder, and leave it.
+            if getattr(metric, 'collect_device', None) == 'cpu' and getattr(metric, 'collect_dir', '') is None:
+                metric.collect_dir = os.path.join(self.log_dir, f'.results-{number}')
+        return evaluator
 
     def build_train_loop(self, loop):
         kind = exact_loop(loop)
@@ -153,6 +180,8 @@ class Runner(MMEngineRunner):
 
     def load_or_resume(self) -> None:
         super().load_or_resume()
+        if getattr(self.train_loop, 'resumes_gradients', False):
+            self.logger.addFilter(lambda record: 'gradient of some iterations is lost' not in record.getMessage())
         starts = all_gather_object((self.epoch, self.iter))
         if len(set(starts)) > 1:
             found = ', '.join(
@@ -227,13 +256,31 @@ def start_gloo(launcher: str, timeout: Optional[float] = None) -> None:
     """
     for name, source in RANK_VARIABLES[launcher].items():
         os.environ[name] = os.environ.get(source, '0')
+    kwargs = {} if timeout is None else dict(timeout=datetime.timedelta(seconds=timeout))
+    if launcher == 'pytorch' and meeting_file():
+        torch.distributed.init_process_group('gloo', **meet_through_file(), **kwargs)
+        return
     os.environ.setdefault('MASTER_PORT', '29500')
     if 'MASTER_ADDR' not in os.environ:
         os.environ['MASTER_ADDR'] = first_slurm_host() if launcher == 'slurm' else ''
     if not os.environ['MASTER_ADDR']:
         raise UserValueError(f'MASTER_ADDR is not set: --launcher {launcher} needs the address of the first node.')
-    kwargs = {} if timeout is None else dict(timeout=datetime.timedelta(seconds=timeout))
     torch.distributed.init_process_group('gloo', **kwargs)
+
+
+def meeting_file() -> str:
+    """The file through which the processes of this start of the run find each other; '' if they use the network."""
+    file = os.environ.get(MEETING_FILE)
+    return f'{file}-{os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")}' if file else ''
+
+
+def meet_through_file() -> dict:
+    """What torch's ``init_process_group`` needs for that."""
+    return dict(
+        init_method=Path(meeting_file()).as_uri(),
+        rank=int(os.environ['RANK']),
+        world_size=int(os.environ['WORLD_SIZE']),
+    )
 
 
 def first_slurm_host() -> str:

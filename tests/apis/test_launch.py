@@ -186,19 +186,32 @@ def test_busy_port_matters_to_node_0_only(error, run, monkeypatch):
         other.listen()
         port = other.getsockname()[1]
         monkeypatch.setenv('PORT', str(port))
+        monkeypatch.setenv('NNODES', '2')
+        monkeypatch.setenv('MASTER_ADDR', '127.0.0.1')
         message = error(launch.dist, 'train', run[0], 1, '--work-dir', run[1])
         assert f'port {port}' in message and 'PORT=' in message
         assert not started and not run[1].exists()
-        monkeypatch.setenv('NNODES', '2')
         monkeypatch.setenv('NODE_RANK', '1')
-        monkeypatch.setenv('MASTER_ADDR', '127.0.0.1')
+        launch.dist(['train', str(run[0]), '1', '--work-dir', str(run[1])])
+        monkeypatch.setenv('NNODES', '1')  # one node alone uses no port
+        monkeypatch.setenv('NODE_RANK', '0')
         launch.dist(['train', str(run[0]), '1', '--work-dir', str(run[1])])
     assert started[0][:5] == (1, 2, 1, '127.0.0.1', port)
+    assert len(started) == 2
 
 
 @pytest.mark.parametrize(
     'name, value',
-    [('NNODES', '0'), ('NODE_RANK', '1'), ('NODE_RANK', 'a'), ('PORT', '70000'), ('MASTER_ADDR', 'no such host')],
+    [
+        ('NNODES', '0'),
+        ('NODE_RANK', '1'),
+        ('NODE_RANK', 'a'),
+        ('PORT', '70000'),
+        ('MASTER_ADDR', 'no such host'),
+        ('MAX_RESTARTS', 'often'),
+        ('HANG_MINUTES', '-1'),
+        ('MMRM_RENDEZVOUS', 'udp'),
+    ],
 )
 def test_wrong_node_variables_are_named(error, run, monkeypatch, name, value):
     monkeypatch.setenv(name, value)

@@ -1,20 +1,23 @@
 """Checkpoints that survive a kill, and a folder that is in order after one."""
 
+import contextlib
+import signal
 import time
 from pathlib import Path
 from typing import List, Optional, Tuple
 
 import torch
-from mmengine.dist import broadcast, broadcast_object_list, is_main_process
+from mmengine.dist import all_reduce, broadcast_object_list, get_world_size, is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop
 
+from ...utils import stopping
 from ...utils.checkpoints import read_checkpoint
 from ...utils.errors import UserError, UserTypeError, UserValueError, one_line
 from ...utils.files import write_text
 from ...utils.saved import find_saved
-from ..loops import ResumableLoop, accumulating
+from ..loops import ResumableLoop, ValidationCutOff, accumulating
 from .non_finite import REMEDIES, TrainingDivergedError, any_process, last_good_checkpoint, non_finite_tensors
 
 # What the name of a checkpoint ends in while it is written.
@@ -37,18 +40,23 @@ class CrashSafeCheckpointHook(CheckpointHook):
     - With ``by_epoch=False`` in a loop of epochs, a checkpoint at the end of an epoch is written when the epoch counts
       as done, so that it can be resumed from.
     - In the loops of :mod:`mmrm.engine.loops` a checkpoint can be resumed from exactly, also in mid-epoch.
+    - A run that a signal asks to end (:mod:`mmrm.utils.stopping`) ends after a step, the same in all processes, with a
+      checkpoint of that step, ``iter_<N>.pth``. A validation is cut off; the resumed run begins with it. One process
+      looks for a signal after every step. Several tell each other every ``LOOK_EVERY`` (10) iterations or batches of a
+      validation, and at the end of an epoch, in one exchange of two numbers.
 
     Args:
         every_minutes (float, optional): Write a checkpoint, ``iter_<N>.pth``, also when the last one is that old. The
-            next one replaces it. Process 0 looks at its clock every 10 iterations and tells the others. Defaults to
-            None, never; the tools' Runner gives mmengine's ``CheckpointHook`` 10, where its interval is above 0.
+            next one replaces it. Process 0 looks at its clock every 10 iterations and at the end of an epoch, and the
+            exchange above tells the others. Defaults to None, never; the tools' Runner gives mmengine's
+            ``CheckpointHook`` 10, where its interval is above 0.
         save_history (bool): Whether a checkpoint in mid-epoch holds RM's history, in float32 the size of each process's
             batch of images (39 MB for 64 of 224 x 224). Without it, the first iteration after a resume is not mixed,
             and the run is not exact. Defaults to True.
         kwargs: Those of mmengine's ``CheckpointHook``.
     """
 
-    LOOK_EVERY = 10  # iterations
+    LOOK_EVERY = 10  # iterations, or batches of a validation
 
     def __init__(self, *args, every_minutes: Optional[float] = None, save_history: bool = True, **kwargs):
         super().__init__(*args, **kwargs)
@@ -64,11 +72,19 @@ class CrashSafeCheckpointHook(CheckpointHook):
         self._resume_state: Optional[dict] = None
         self._midway: List[str] = []  # names of checkpoints by the clock that the next one replaces
         self._by_clock = self._due = False
+        self._stop = 0  # the signal that all processes know of
         self._written = 0.0
+        self._saved_at = -1  # iterations that the last checkpoint holds
+        self._training = False
+        self._val_batches = 0  # that every process has
+
+    def saves_on_signals(self, runner) -> bool:
+        """Whether a run that is asked to end writes a checkpoint first: it can, and it writes checkpoints at all."""
+        return isinstance(runner.train_loop, ResumableLoop) and (self.interval > 0 or self.every_minutes is not None)
 
     def before_train(self, runner) -> None:
         super().before_train(runner)
-        self._written = time.monotonic()
+        self._written, self._saved_at = time.monotonic(), -1
         self._midway = list(runner.message_hub.runtime_info.get('midway_ckpts', []))
         if self.every_minutes is not None and not isinstance(runner.train_loop, ResumableLoop):
             runner.logger.info(
@@ -94,44 +110,113 @@ class CrashSafeCheckpointHook(CheckpointHook):
                 'be resumed in the middle of an epoch, only from a checkpoint at the end of one (iter_<a multiple of '
                 f'{length}>.pth). by_epoch=True, or an interval that {length} is a multiple of, writes these.'
             )
+        self._stop, self._training = 0, self.saves_on_signals(runner)
+        self._look(0)
+        if self._stop:
+            self._saved_at = runner.iter  # it is where the run came from
+            self._end(runner, runner.iter)
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         if isinstance(runner.train_loop, EpochBasedTrainLoop) and self.end_of_epoch(runner.train_dataloader, batch_idx):
             return  # schedulers and random state are those of the next epoch only in after_train_epoch
-        before = self._written
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
-        if self.every_minutes is None or self._written != before:
+        if not isinstance(runner.train_loop, ResumableLoop):
             return
-        if (runner.iter + 1) % self.LOOK_EVERY == 0 and not self._due:
-            due = torch.tensor(int(time.monotonic() - self._written >= 60 * self.every_minutes))
-            broadcast(due)
-            self._due = bool(due)
-        if self._due and not accumulating(runner.optim_wrapper):  # else it would have to hold gradients, too
+        self._look(runner.iter + 1)
+        saved = self._saved_at == runner.iter + 1
+        # Between two updates of an accumulated gradient it would have to hold that, too.
+        if (self._due or self._stop) and not saved and not accumulating(runner.optim_wrapper):
             self.save_midway(runner)
+            saved = True
+        if self._stop and saved:
+            self._end(runner, runner.iter + 1)
+
+    # ---------------------------------------------------------------------------------------- the clock and the signals
+    def _look(self, step: int) -> None:
+        """Learn whether a checkpoint is due by the clock, and whether the run is to end, in all processes alike.
+
+        Args:
+            step (int): Iterations or batches so far; several processes look every ``LOOK_EVERY`` of them.
+        """
+        alone, now = get_world_size() == 1, step % self.LOOK_EVERY == 0
+        if not self._training or not (alone or now):
+            return
+        due = self._due
+        if now and self.every_minutes is not None and is_main_process():
+            due = due or time.monotonic() - self._written >= 60 * self.every_minutes
+        if alone:
+            self._due, self._stop = due, stopping.asked()
+        else:
+            told = torch.tensor([int(due), stopping.asked()])
+            all_reduce(told, 'max')
+            self._due, self._stop = bool(told[0]), int(told[1])
+
+    def _end(self, runner, step: int) -> None:
+        """End the run, in all processes."""
+        message = f'stopped by {signal.Signals(self._stop).name} after iteration {step}'
+        if step == 0:
+            message = f'{message}, nothing is lost. Go on with the same command and --resume.'
+        elif self._saved_at == step:
+            saved = self.last_ckpt or runner._load_from
+            message = f'{message}, and {saved} holds everything. Go on with the same command and --resume.'
+        else:
+            message = f'{message}; no checkpoint of it could be written. {last_good_checkpoint(runner)}'
+        runner.logger.info(message)
+        raise stopping.Stopped(message, together=True)
+
+    def _act_between(self, runner, epochs: int) -> None:
+        """Save and end the run if all know that it is time to, after iteration ``runner.iter`` and before the next."""
+        if (self._due or self._stop) and self._saved_at != runner.iter:
+            with self._as_midway():
+                runner.logger.info(f'Saving checkpoint at {runner.iter} iterations')
+                self._save_checkpoint_with_step(runner, runner.iter, dict(epoch=epochs, iter=runner.iter))
+        if self._stop:
+            self._end(runner, runner.iter)
+
+    def before_val_epoch(self, runner) -> None:
+        if self._training and get_world_size() > 1:  # some samplers give some processes a batch more
+            batches = torch.tensor(len(runner.val_dataloader))
+            all_reduce(batches, 'min')
+            self._val_batches = int(batches)
+
+    def after_val_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        if self._training and (get_world_size() == 1 or batch_idx < self._val_batches):
+            self._look(batch_idx + 1)
+            if self._stop:
+                raise ValidationCutOff(lambda: self._act_between(runner, runner.epoch))
 
     def save_midway(self, runner) -> None:
         """Write ``iter_<N>.pth`` after an iteration, in place of the last one of its kind. Call it in all processes."""
         runner.logger.info(f'Saving checkpoint at {runner.iter + 1} iterations')
+        with self._as_midway():
+            self._save_checkpoint(runner)
+
+    @contextlib.contextmanager
+    def _as_midway(self):
         own = self.by_epoch, self.filename_tmpl, self.max_keep_ckpts
         self.by_epoch, self.filename_tmpl, self.max_keep_ckpts = False, 'iter_{}.pth', -1
         self._by_clock = True
         try:
-            self._save_checkpoint(runner)
+            yield
         finally:
             self.by_epoch, self.filename_tmpl, self.max_keep_ckpts = own
             self._by_clock = False
 
     def after_train_epoch(self, runner) -> None:
         super().after_train_epoch(runner)
-        if self.by_epoch or not isinstance(runner.train_loop, EpochBasedTrainLoop):
+        if not isinstance(runner.train_loop, EpochBasedTrainLoop):
             return
         step = runner.iter
         due = self.interval > 0 and step >= self.save_begin and (step - self.save_begin) % self.interval == 0
-        if due or (self.save_last and step == runner.max_iters):
+        if not self.by_epoch and (due or (self.save_last and step == runner.max_iters)):
             runner.logger.info(f'Saving checkpoint at {step} iterations')
             self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch + 1, iter=step))
+        if isinstance(runner.train_loop, ResumableLoop):
+            self._look(0)
+            self._act_between(runner, runner.epoch + 1)
 
     def after_train(self, runner) -> None:
+        self._training = False
         if self._refused:
             raise TrainingDivergedError(
                 'training has ended with weights that are not finite: the log names them. '
@@ -159,7 +244,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
                 self.file_backend.remove(path)
         self._midway = [name] if self._by_clock else []
         runner.message_hub.update_info('midway_ckpts', self._midway)
-        self._written, self._due = time.monotonic(), False
+        self._written, self._due, self._saved_at = time.monotonic(), False, meta['iter']
 
     def before_save_checkpoint(self, runner, checkpoint: dict) -> None:
         checkpoint.update(self._resume_state or {})
