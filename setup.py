@@ -42,6 +42,15 @@ def add_mim_files() -> None:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns('__pycache__'))
         else:
             shutil.copy2(source, target)
+    add_aliases(mim / 'aliases')
+
+
+def add_aliases(folder: Path) -> None:
+    """A file ``<regulariser>_<name>.py`` for each config: ``mim train`` looks for a file name, whatever its folder."""
+    folder.mkdir()
+    for config in sorted((ROOT / 'configs').glob('[!_]*/*.py')):
+        regulariser = config.parent.name
+        (folder / f'{regulariser}_{config.name}').write_text(f"_base_ = '../configs/{regulariser}/{config.name}'\n")
 
 
 if __name__ == '__main__':

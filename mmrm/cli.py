@@ -68,7 +68,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run a command; ``argv`` defaults to the command line."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ('-h', '--help', 'help'):
-        print(listing())
+        try:
+            print(listing(), flush=True)
+        except BrokenPipeError:  # mmrm | head
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     if argv[0] in ('-V', '--version'):
         print(f'mmrm {version()}')

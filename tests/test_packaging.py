@@ -51,6 +51,21 @@ def test_configs_and_tools_ship_in_the_wheel(wheel):
     assert 'mmrm/.mim/model-index.yml' in names
 
 
+def test_the_command_ships_in_the_wheel(wheel):
+    scripts = wheel.read(f'mmrm-{__version__}.dist-info/entry_points.txt').decode()
+    assert 'mmrm = mmrm_command:main' in scripts and 'mmrm_command.py' in wheel.namelist()
+
+
+def test_each_config_has_one_file_that_mim_finds_by_its_name(wheel):
+    configs = sorted((shipped() / 'configs').glob('[!_]*/*.py'))
+    names = [Path(name).name for name in wheel.namelist()]
+    for config in configs:
+        alias = f'{config.parent.name}_{config.name}'
+        assert names.count(alias) == 1, alias
+        text = wheel.read(f'mmrm/.mim/aliases/{alias}').decode()
+        assert text == f"_base_ = '../configs/{config.parent.name}/{config.name}'\n"
+
+
 def test_data_and_the_mark_of_types_ship_in_the_wheel(wheel):
     package = shipped() / 'mmrm'
     data = {

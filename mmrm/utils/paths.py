@@ -46,6 +46,7 @@ def find_config(path: Union[str, Path]) -> Path:
     """Return a config file, looked up from the current folder, the home folder and the shipped configs.
 
     ``mmrm::rm/resnet50_8xb64_in1k.py`` is the shipped one, as in ``_base_``; mmengine knows other packages' names.
+    ``rm_resnet50_8xb64_in1k``, its name in model-index.yml, is the same.
 
     Raises:
         UserFileError: If there is none; the message lists near names, those of the current folder first.
@@ -53,6 +54,9 @@ def find_config(path: Union[str, Path]) -> Path:
     scope, separator, name = str(path).partition('::')
     if separator and scope != 'mmrm':
         return _config_of_package(str(path), scope)
+    alias = _alias(Path(name) if separator else Path(path))
+    if alias is not None:
+        return alias
     bases = (shipped() / 'configs',) if separator else (Path(), home(), shipped(), shipped() / 'configs')
     path = Path(name) if separator else Path(path).expanduser()
     for base in bases:
@@ -61,6 +65,21 @@ def find_config(path: Union[str, Path]) -> Path:
     what = 'is a folder, not a config file' if path.is_dir() and not separator else 'does not exist'
     shown = f'mmrm::{path}' if separator else path
     raise UserFileError(f'config {shown} {what}.{_near_configs(path, "mmrm::" if separator else "")}')
+
+
+def _alias(path: Path) -> Union[Path, None]:
+    """The shipped config that goes by ``<regulariser>_<name>[.py]``, as in model-index.yml and in ``.mim/aliases``."""
+    given = path.expanduser()
+    if given.parent != Path() and given.resolve().parent != PACKAGE / '.mim' / 'aliases':
+        return None
+    if given.parent == Path() and given.is_file():  # the user's own
+        return None
+    stem = given.name[:-3] if given.suffix == '.py' else given.name
+    for folder in (shipped() / 'configs').glob('[!_]*'):
+        config = folder / f'{stem[len(folder.name) + 1 :]}.py'
+        if stem.startswith(f'{folder.name}_') and config.is_file():
+            return config.resolve()
+    return None
 
 
 def _config_of_package(path: str, scope: str) -> Path:

@@ -9,6 +9,7 @@ from mmrm.utils import paths
 from mmrm.utils.errors import UserFileError
 
 RM = 'rm/resnet50_8xb64_in1k.py'
+IN_INDEX = 'rm_resnet50_8xb64_in1k'
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +64,22 @@ def test_a_users_config_runs_in_the_current_folder_a_shipped_one_in_the_projects
     assert paths.default_work_dir(shipped, 3) == elsewhere / 'project' / 'work_dirs' / 'rm' / 'a' / 'seed3'
     (elsewhere / 'configs' / 'rm').mkdir(parents=True)
     assert paths.default_work_dir('configs/rm/b.py') == elsewhere / 'work_dirs' / 'rm' / 'b'
+
+
+@pytest.mark.parametrize(
+    'name', ['rm_resnet50_8xb64_in1k', 'rm_resnet50_8xb64_in1k.py', 'mmrm::rm_resnet50_8xb64_in1k']
+)
+def test_the_name_in_the_model_index_names_a_config(name):
+    assert paths.find_config(name) == paths.find_config(RM)
+
+
+def test_every_shipped_config_has_a_name_of_its_own():
+    configs = sorted((paths.shipped() / 'configs').glob('[!_]*/*.py'))
+    names = [f'{config.parent.name}_{config.stem}' for config in configs]
+    assert len(set(names)) == len(names) > 100
+    assert [paths.find_config(name) for name in names] == [config.resolve() for config in configs]
+
+
+def test_a_users_file_of_that_name_is_the_users(elsewhere):
+    (elsewhere / 'rm_resnet50_8xb64_in1k.py').touch()
+    assert paths.find_config('rm_resnet50_8xb64_in1k.py') == elsewhere / 'rm_resnet50_8xb64_in1k.py'

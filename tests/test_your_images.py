@@ -1,0 +1,168 @@
+"""The whole way of docs/your_images.md: every command of the page in its order, on drawn photographs."""
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from photographs import SHAPES, draw, write_photographs
+
+import mmrm
+from mmrm import cli
+
+PAGE = Path(__file__).parents[1] / 'docs' / 'your_images.md'
+# So that it takes minutes: what the test adds to a command of the page.
+SHORTER = {'init': '--epochs 2 --size 64 --batch 8'}
+NEEDED = {'onnx': 'onnxruntime', 'onnxruntime': 'onnxruntime', 'timm': 'timm', 'huggingface': 'timm'}
+
+
+def blocks():
+    """The fenced blocks of the page: (language, text)."""
+    return re.findall(r'^```(bash|python)\n(.*?)^```', PAGE.read_text(encoding='utf-8'), re.M | re.S)
+
+
+def steps():
+    """One for each command and each block of Python."""
+    for language, text in blocks():
+        if language == 'python':
+            yield language, text
+        else:
+            yield from (('bash', line.partition('  #')[0].strip()) for line in text.splitlines() if line.strip())
+
+
+STEPS = list(steps())
+
+
+def test_the_page_goes_the_whole_way():
+    words = [text.split()[:2] for language, text in STEPS if language == 'bash']
+    assert [each[0] for each in words] == ['mmrm'] * len(words)
+    assert [each[1] for each in words] == ['init', 'check', 'train', 'train', 'test', 'predict', 'export', 'export']
+    assert 'onnxruntime' in STEPS[-2][1] and 'timm.create_model' in STEPS[-1][1]
+
+
+@pytest.fixture(scope='module')
+def here(tmp_path_factory):
+    """A user's folder: photographs, new ones, torchvision's weights in torch's cache (a stand-in), mmrm on the path."""
+    folder = tmp_path_factory.mktemp('user')
+    write_photographs(folder / 'photos', 8)
+    (folder / 'photos' / 'circle' / 'zero.jpg').touch()
+    (folder / 'new').mkdir()
+    for index, kind in enumerate(SHAPES):
+        draw(kind, np.random.default_rng(100 + index)).save(folder / 'new' / f'{index}.jpg')
+    weights = folder / 'torch' / 'hub' / 'checkpoints' / 'resnet18-f37072fd.pth'
+    weights.parent.mkdir(parents=True)
+    torch.manual_seed(0)
+    torch.save(torchvision.models.resnet18().state_dict(), weights)
+    script = folder / 'bin' / 'mmrm'
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W ignore -m mmrm "$@"\n')
+    script.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def environment(here):
+    return dict(
+        os.environ,
+        PATH=f'{here / "bin"}:{os.environ["PATH"]}',
+        PYTHONPATH=str(Path(mmrm.__file__).parents[1]),
+        TORCH_HOME=str(here / 'torch'),
+        HF_HUB_OFFLINE='1',
+        MMRM_DEVICE='cpu',
+        OMP_NUM_THREADS='1',
+        MKL_NUM_THREADS='1',
+    )
+
+
+def skip_if_missing(text: str) -> None:
+    command = text.split()[1] if text.startswith('mmrm') else ''
+    if command and command not in cli.commands():
+        pytest.skip(f'mmrm has no command {command}')
+    for word, module in NEEDED.items():
+        if re.search(rf'\b{word}\b', text) and importlib.util.find_spec(module) is None:
+            pytest.skip(f'{module} is not installed')
+
+
+def start(command: str, here: Path, environment: dict) -> subprocess.Popen:
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(['bash', '-c', command], cwd=here, env=environment, start_new_session=True, **pipes)
+
+
+def kill_after_first_epoch(command: str, here: Path, environment: dict) -> None:
+    """A crash, so that there is something to resume."""
+    with open(here / 'train.log', 'w') as log:
+        run = subprocess.Popen(
+            ['bash', '-c', command], cwd=here, env=environment, start_new_session=True, stdout=log, stderr=log
+        )
+    first = here / 'work_dirs' / 'photos' / 'epoch_1.pth'
+    while not first.exists():
+        assert run.poll() is None, (here / 'train.log').read_text()
+        time.sleep(0.2)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'number', range(len(STEPS)), ids=[f'{i}-{" ".join(t.split()[:3])}' for i, (_, t) in enumerate(STEPS)]
+)
+def test_a_step_of_the_page(number, here, environment):
+    """In order: each needs what the ones before it left."""
+    language, text = STEPS[number]
+    skip_if_missing(text)
+    if language == 'python':
+        done = subprocess.run(
+            [sys.executable, '-W', 'ignore', '-c', text], cwd=here, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        told = done.stdout
+        assert ('(1, 3)' in told and any(kind in told for kind in SHAPES)) or 'torch.Size([1, 3])' in told
+        return
+    command = text.split()[1]
+    if text == 'mmrm train photos.py':
+        kill_after_first_epoch(text, here, environment)
+        assert not (here / 'work_dirs' / 'photos' / 'epoch_2.pth').exists()
+        return
+    run = start(f'{text} {SHORTER.get(command, "")}', here, environment)
+    told = run.communicate(timeout=600)[0]
+    assert run.returncode == 0, told
+    AFTER[command](here, text, told)
+
+
+def after_init(here, text, told):
+    assert 'zero.jpg is empty (0 bytes)' in told and "resnet18 from torchvision's weights" in told
+    assert (here / 'photos.py').is_file() and (here / 'photos_val.txt').is_file()
+
+
+def after_check(here, text, told):
+    assert told.rstrip().endswith('ready') and 'images decoded, 0 broken' in told
+
+
+def after_train(here, text, told):
+    assert 'going on from' in told and (here / 'work_dirs' / 'photos' / 'epoch_2.pth').is_file()
+    assert re.search(r'rm_lambda: 0\.[0-9]*[1-9]', told) and re.search(r'loss_consistency: [0-9.]*[1-9]', told)
+
+
+def after_test(here, text, told):
+    assert re.search(r'accuracy/top1: [0-9.]+', told)
+
+
+def after_predict(here, text, told):
+    assert all(f'{index}.jpg' in told for index in range(3)) and any(kind in told for kind in SHAPES)
+
+
+def after_export(here, text, told):
+    assert (here / text.split()[4]).exists()
+
+
+AFTER = dict(
+    init=after_init, check=after_check, train=after_train, test=after_test, predict=after_predict, export=after_export
+)
