@@ -69,7 +69,16 @@ if __name__ == '__main__':
         py_modules=['mmrm_command'],
         entry_points={'console_scripts': ['mmrm = mmrm_command:main']},
         package_data={
-            'mmrm': ['.mim/**/*', 'py.typed', 'analysis/*.json', 'zoo/*.json', 'zoo/*.safetensors', 'zoo/*.md']
+            'mmrm': [
+                '.mim/**/*',
+                'py.typed',
+                'analysis/*.json',
+                'report/*/*',
+                'report/vendor/*/*',
+                'zoo/*.json',
+                'zoo/*.safetensors',
+                'zoo/*.md',
+            ]
         },
         include_package_data=True,
         install_requires=requirements('runtime'),

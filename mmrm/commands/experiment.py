@@ -14,6 +14,7 @@ from ..apis.launch import KeyValues, Parser, natural, positive
 from ..engine import optim_wrapper
 from ..experiments import cifar10 as experiment
 from ..experiments import jobs, processes
+from ..report.page import beside
 from ..utils.errors import UserValueError, cli
 from ..utils.files import check_out
 
@@ -90,6 +91,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if cpu:
         os.environ.setdefault('OMP_NUM_THREADS', '1')
     side_by_side = args.jobs or (processes.cores() if cpu else 1)
-    if waiting and not jobs.run_with_progress(waiting, side_by_side, cpu, console, finished):
+    done = not waiting or jobs.run_with_progress(waiting, side_by_side, cpu, console, finished)
+    beside(root, lambda line: console.print(line, markup=False, highlight=False))
+    if not done:
         sys.exit(1)
     console.print(f'all done; the table: python tools/experiment_result.py {results}', highlight=False)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ..apis.launch import KeyValues, Parser, natural, positive
 from ..experiments import jobs, sweep
+from ..report.page import beside
 from ..utils.errors import cli
 
 
@@ -86,5 +87,6 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     console.print(f'{len(runs)} runs, {len(runs) - len(waiting)} of them finished already', highlight=False)
     done = jobs.run_with_progress(waiting, args.jobs or 1, cpu, console)
     show(console, runs)
+    beside(runs[0].work_dir.parents[2], lambda line: console.print(line, markup=False, highlight=False))
     if not done:
         sys.exit(1)

@@ -87,7 +87,7 @@ def run_demo(
     quick: bool = False,
     console: Optional[Console] = None,
 ) -> dict:
-    """Run what is not done yet, then write and print the table and draw the picture.
+    """Run what is not done yet, then write and print the table, draw the picture and write the report.
 
     Args:
         work_dir: Holds everything the demo writes. Defaults to ``work_dirs/demo`` (``work_dirs/demo-quick``).
@@ -129,6 +129,9 @@ def run_demo(
             f'{len(STAGES) - len(ran)} were done before.'
         )
         console.print(f'Picture: {picture}\nTable:   {work_dir / "table.md"}', soft_wrap=True, highlight=False)
+        from ..report.page import beside
+
+        beside(work_dir, lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False))
     return results
 
 

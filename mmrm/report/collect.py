@@ -129,7 +129,7 @@ class Run:
         return {
             step: metrics[measure.key] * measure.factor
             for step, metrics in sorted(self.log.validations.items())
-            if is_number(metrics.get(measure.key))
+            if is_number(metrics.get(measure.key)) and not _nothing(measure.key, metrics[measure.key])
         }
 
 
@@ -383,9 +383,12 @@ def last_lines(folder: Path, number: int = 12, characters: int = 240) -> List[st
     path = text_log(folder)
     if path is None:
         return []
-    with open(path, 'rb') as file:
-        file.seek(max(path.stat().st_size - 16384, 0))
-        lines = deque(file.read().decode(errors='replace').splitlines(), maxlen=number)
+    try:
+        with open(path, 'rb') as file:
+            file.seek(max(path.stat().st_size - 16384, 0))
+            lines = deque(file.read().decode(errors='replace').splitlines(), maxlen=number)
+    except OSError:  # gone in the meantime
+        return []
     return [line if len(line) <= characters else f'{line[:characters]} …' for line in lines]
 
 
@@ -454,7 +457,14 @@ def _thin(records: Sequence[Tuple[float, dict]], length: float, points: int, wan
 
 
 def _shown(key: str, value) -> Optional[float]:
-    return _short(value * measure_of(key).factor) if is_number(value) else None
+    if not is_number(value) or _nothing(key, value):
+        return None
+    return _short(value * measure_of(key).factor)
+
+
+def _nothing(key: str, value: float) -> bool:
+    """Whether a value says that there was nothing to measure: COCO's -1, for no object of a size."""
+    return key.startswith('coco/') and value < 0
 
 
 def _short(value: float) -> float:

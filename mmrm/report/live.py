@@ -5,6 +5,7 @@ leave the folders that were given. A page of another site cannot read it: the na
 server's (DNS rebinding), and no header allows other origins.
 """
 
+import contextlib
 import hmac
 import ipaddress
 import json
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import List, Optional, Sequence, Tuple, Union
 
 from ..utils import logs
-from ..utils.errors import UserError, UserFileError
+from ..utils.errors import UserError, UserFileError, one_line
 from ..utils.runs import find_runs
 from . import page
 from .collect import Collected, collect, last_lines
@@ -159,17 +160,23 @@ class Handler(BaseHTTPRequestHandler):
         elif address.path not in ('/', '/state'):
             self.answer(404, 'text/plain', 'There is nothing but the report here.\n')
         else:
+            kind, text = 'text/html', ''
             try:
                 if address.path == '/':
-                    self.answer(200, 'text/html', self.server.state.html())
+                    text = self.server.state.html()
                 else:
-                    found = self.server.state.json(query.get('revision', [''])[0])
-                    self.answer(200, 'application/json', json.dumps(found, allow_nan=False))
-            except (BrokenPipeError, ConnectionResetError):
-                pass
+                    kind = 'application/json'
+                    text = json.dumps(self.server.state.json(query.get('revision', [''])[0]), allow_nan=False)
+            except (OSError, UserError) as error:  # runs that are moved away while they are read
+                self.answer(503, 'text/plain', f'The runs cannot be read now: {one_line(error)}\n')
+                return
+            self.answer(200, kind, text)
 
     def answer(self, code: int, kind: str, text: str) -> None:
-        body = text.encode()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the page was closed
+            self._send(code, kind, text.encode())
+
+    def _send(self, code: int, kind: str, body: bytes) -> None:
         self.send_response(code)
         for name, value in (
             ('Content-Type', f'{kind}; charset=utf-8'),

@@ -1,6 +1,7 @@
 """The page itself: what was collected, laid out for the templates, in one HTML file that needs nothing else."""
 
 import base64
+import contextlib
 import functools
 import hashlib
 import json
@@ -399,7 +400,8 @@ def _config_view(runs: List[Run]) -> dict:
             others.append(dict(run=run.name, diff=found[:50], more=max(len(found) - 50, 0)))
     text = ''
     if first.config is not None:
-        text = first.config.read_text(errors='replace')
+        with contextlib.suppress(OSError):  # gone since it was read
+            text = first.config.read_text(errors='replace')
         text = text if len(text) <= 40000 else text[:40000] + '\n… cut here'
     return dict(base=first.base.config if first.base else None, run=first.name, diff=diff, others=others, text=text)
 

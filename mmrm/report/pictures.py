@@ -57,7 +57,7 @@ def of_runs(
         if checkpoint_of(run) is None and any(checkpoint_of(other) for other in runs if _same_group(run, other)):
             continue  # another seed has one
         groups.append(run.group)
-        tell(f'pictures: {run.name}')
+        tell(f'pictures: {run.task}: {run.name}')
         found[str(run.log.folder)] = of_run(run, device, beside)
     return found
 
@@ -301,7 +301,6 @@ def maps(cfg, model) -> List[dict]:
     import torch
 
     from ..analysis import cam
-    from ..analysis.mixed_batches import recursive_mix_of
     from ..utils.config import number_of_classes
     from ..visualization import figures, panels
 
@@ -315,11 +314,7 @@ def maps(cfg, model) -> List[dict]:
         for place, item in enumerate(items[:IMAGES])
     ]
     if len({tuple(item['inputs'].shape) for item in items}) == 1:
-        augment = recursive_mix_of(cfg)[0]
-        pixels, scores = torch.stack([item['inputs'] for item in items]).float(), labels
-        for _ in range(3):
-            mixed, fused = augment(pixels.roll(1, 0), scores.roll(1, 0))
-            augment.take_mix()  # nobody has to answer it
+        mixed, fused = _mixed(torch.stack([item['inputs'] for item in items]).float(), labels)
         for place in range(min(MIXED, len(mixed))):
             image = mixed[place].round().clamp(0, 255).to(torch.uint8)
             present = [int(each) for each in fused[place].argsort(descending=True)[:2] if fused[place, each] > 0.1]
@@ -343,6 +338,20 @@ def maps(cfg, model) -> List[dict]:
                 )
             )
     return found
+
+
+def _mixed(pixels, labels):
+    """Images with the ones before them pasted in, in a box that is neither tiny nor all; the same for every run."""
+    from ..analysis.classifiers import seeded
+    from ..core import RecursiveMix
+
+    augment = RecursiveMix()
+    with seeded(SEED):
+        for step in range(100):
+            mixed, fused, mix = augment.mix(pixels.roll(step, 0), labels.roll(step, 0))
+            if 0.2 < mix.lam < 0.5:
+                break
+    return mixed, fused
 
 
 def confusions(cfg, model, notes: List[str]) -> List[dict]:
@@ -419,7 +428,7 @@ def predictions(cfg, model, kind: str) -> List[dict]:
                 key=title,
                 truth=dict(image=encode(truth, photo=True), caption='truth', alt=f'{title}, truth: {told[0]}'),
                 image=encode(guess, photo=True),
-                caption='prediction',
+                caption='' if told[1] else 'nothing found',
                 alt=f'{title}, prediction: {told[1]}',
             )
         )
@@ -448,7 +457,7 @@ def _boxes(dataset, place: int, item: dict, answer, classes: Sequence[str]):
         for label, box, score in zip(instances.labels.tolist(), instances.bboxes.tolist(), instances.scores.tolist())
         if score >= SCORE
     ]
-    told = [', '.join(_name(classes, label) for label, _, _ in each) or 'no object' for each in (truth, guess)]
+    told = [', '.join(_name(classes, label) for label, _, _ in each) for each in (truth, guess)]
     return _with_boxes(image, truth, classes), _with_boxes(image, guess, classes), told
 
 

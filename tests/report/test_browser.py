@@ -1,0 +1,255 @@
+"""The report in a real browser."""
+
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from mmrm.report import live
+from mmrm.report import page as pages
+from mmrm.report.collect import collect
+from mmrm.report.pictures import encode
+
+from browser import chromium, contrasts, errors  # isort: skip
+from run_logs import epochs, settings, write_run, write_session  # isort: skip
+
+pytestmark = pytest.mark.browser
+TABS = ['summary', 'curves', 'compare', 'classes', 'pictures', 'tables', 'details']
+ACCURACY = [11.125, 25.5, 37.0625, 44.4]
+
+
+@pytest.fixture(scope='module')
+def report(tmp_path_factory):
+    """The page of a comparison with seeds, of a detector and of a run that was killed while it wrote a line."""
+    folder = tmp_path_factory.mktemp('runs')
+    for seed in range(2):
+        write_run(
+            folder / 'baseline' / 'resnet18_2xb64_cifar100' / f'seed{seed}', [10.0 + seed, 20.0, 30.0, 41.0], seed=seed
+        )
+    write_run(folder / 'rm' / 'resnet18_2xb64_cifar100', ACCURACY, rm_lambda=0.4, rm_kl=1.5, rm_kl_blind=2.0)
+    killed = epochs(1, [10.0, 20.0])
+    write_session(folder / '<script>alert(1)<' / 'killed', '20260101_000000', killed, settings(9), '{"accuracy/to')
+    for name in ('a', 'b'):
+        found = {'coco/bbox_mAP': 0.25, 'coco/bbox_mAP_s': 0.1, 'coco/vase_precision': 0.5}
+        records = [dict(lr=0.1, loss=1.0, epoch=1, iter=1, step=1), dict(step=1, **found)]
+        write_session(folder / 'detector' / name, '20260101_000000', records, settings(1))
+    shot = dict(image=encode(np.zeros((4, 4, 3), np.uint8)), caption='p = 0.50', alt='a picture')
+    gone = dict(image=None, caption='', alt='scene 3: the file is gone')
+    pictures = {
+        str(folder / 'detector' / name): dict(
+            predictions=[dict(shot, key='1', truth=shot), dict(gone, key='2', truth=gone)]
+        )
+        for name in ('a', 'b')
+    }
+    out = folder / 'report.html'
+    out.write_text(pages.build(collect([folder]), pictures), encoding='utf-8')
+    return out
+
+
+@pytest.fixture(scope='module')
+def driver(report):
+    with chromium() as driver:
+        yield driver
+
+
+@pytest.fixture
+def open_page(driver, report):
+    driver.execute_cdp_cmd('Storage.clearDataForOrigin', dict(origin='*', storageTypes='local_storage'))
+
+    def open_at(tab='summary'):
+        driver.get('about:blank')
+        driver.get(f'file://{report}#{tab}')
+        time.sleep(0.4)
+        return driver
+
+    return open_at
+
+
+def find(driver, selector):
+    return driver.find_elements('css selector', selector)
+
+
+def shown_panels(driver):
+    return [panel.get_attribute('id')[6:] for panel in find(driver, '[role=tabpanel]') if panel.is_displayed()]
+
+
+def test_the_page_opens_without_an_error_and_every_tab_by_click(open_page):
+    driver = open_page()
+    for tab in TABS:
+        driver.find_element('id', f'tab-{tab}').click()
+        assert shown_panels(driver) == [tab]
+    assert errors(driver) == []
+
+
+def test_tabs_follow_the_arrow_keys_home_and_end(open_page):
+    from selenium.webdriver.common.keys import Keys
+
+    driver = open_page()
+    driver.find_element('id', 'tab-summary').send_keys(Keys.ARROW_RIGHT)
+    assert shown_panels(driver) == ['curves'] and driver.switch_to.active_element.get_attribute('id') == 'tab-curves'
+    driver.switch_to.active_element.send_keys(Keys.END)
+    assert shown_panels(driver) == ['details']
+    driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    assert shown_panels(driver) == ['summary']
+    driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
+    assert shown_panels(driver) == ['details']
+
+
+def drawn_colours(driver, colour):
+    """How many pixels of the first chart have a colour, within a little."""
+    return driver.execute_script(
+        """
+        const canvas = document.querySelector('.plot canvas');
+        const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+        const wanted = arguments[0]; let count = 0;
+        for (let i = 0; i < pixels.length; i += 4)
+          if (pixels[i + 3] > 200 && [0, 1, 2].every((c) => Math.abs(pixels[i + c] - wanted[c]) < 12)) count += 1;
+        return count;
+        """,
+        colour,
+    )
+
+
+def test_a_legend_hides_and_shows_its_run_by_click_and_by_key(open_page):
+    from selenium.webdriver.common.keys import Keys
+
+    driver = open_page('curves')
+    blue = [0x00, 0x72, 0xB2]  # RM's
+    button = next(each for each in find(driver, '.legend button') if each.text == 'rm/resnet18_2xb64_cifar100')
+    assert drawn_colours(driver, blue) > 50 and button.get_attribute('aria-pressed') == 'true'
+    button.click()
+    time.sleep(0.2)
+    assert drawn_colours(driver, blue) == 0 and button.get_attribute('aria-pressed') == 'false'
+    button.send_keys(Keys.SPACE)
+    time.sleep(0.2)
+    assert drawn_colours(driver, blue) > 50 and button.get_attribute('aria-pressed') == 'true'
+    assert errors(driver) == []
+
+
+def test_a_hover_shows_the_value_that_the_log_has(open_page):
+    from selenium.webdriver import ActionChains
+
+    driver = open_page('curves')
+    area = driver.find_element('css selector', '.plot .u-over')
+    width = area.size['width']
+    # The second of four epochs, a third of the way: 1 2 3 4. The paper's line begins at 0, so x goes from 0 to 4.
+    ActionChains(driver).move_to_element_with_offset(area, int(width * (2 / 4 - 0.5)), 0).perform()
+    time.sleep(0.2)
+    tip = driver.find_element('css selector', '.plot .tip').text
+    assert 'epoch 2' in tip and '25.5' in tip.replace('\n', ' ').split('rm/resnet18_2xb64_cifar100')[1][:8], tip
+    assert '20 ± 0, n = 2' in tip, 'the mean over two seeds'
+
+
+def test_the_arrow_keys_read_a_chart(open_page):
+    from selenium.webdriver.common.keys import Keys
+
+    driver = open_page('curves')
+    for each in find(driver, '.legend button'):
+        if 'rm/' not in each.text and each.is_displayed() and each.text in ('baseline/resnet18_2xb64_cifar100',):
+            each.click()
+    chart = driver.find_element('css selector', '.plot')
+    driver.execute_script('arguments[0].focus()', chart)
+    seen = []
+    for _ in range(4):
+        chart.send_keys(Keys.ARROW_RIGHT)
+        time.sleep(0.1)
+        seen.append(chart.find_element('css selector', '.tip').text)
+    assert any('11.125' in text for text in seen) and any('44.4' in text for text in seen), seen
+
+
+def test_log_smoothing_zoom_and_every_run_do_not_break_a_chart(open_page):
+    from selenium.webdriver import ActionChains
+
+    driver = open_page('curves')
+    for button in [each for each in find(driver, '.chart figcaption button') if each.is_displayed()][:6]:
+        driver.execute_script('arguments[0].click()', button)
+    driver.execute_script(
+        "const s = document.getElementById('smoothing'); s.value = 0.9; s.dispatchEvent(new Event('input'));"
+    )
+    driver.find_element('css selector', '[data-seeds=each]').click()
+    area = driver.find_element('css selector', '.plot .u-over')
+    ActionChains(driver).move_to_element_with_offset(area, -100, 0).click_and_hold().move_by_offset(
+        150, 0
+    ).release().perform()
+    driver.find_element('id', 'reset').click()
+    assert errors(driver) == []
+
+
+@pytest.mark.parametrize('dark', [False, True], ids=['light', 'dark'])
+def test_texts_are_readable_in_light_and_dark(report, dark):
+    with chromium(dark=dark) as driver:
+        driver.get(f'file://{report}')
+        assert (
+            driver.execute_script('return getComputedStyle(document.body).backgroundColor') == 'rgb(255, 255, 255)'
+        ) != dark
+        for tab in TABS:
+            driver.find_element('id', f'tab-{tab}').click()
+            driver.execute_script("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+            time.sleep(0.2)
+            worst = contrasts(driver)
+            assert len(worst) > 10 and worst[0][0] >= 4.5, (tab, worst[:3])
+
+
+def test_the_switch_of_colours_wins_over_the_system(open_page):
+    driver = open_page()
+    switch = driver.find_element('id', 'theme')
+    background = 'return getComputedStyle(document.body).backgroundColor'
+    switch.click()
+    assert 'light' in switch.text and driver.execute_script(background) == 'rgb(255, 255, 255)'
+    switch.click()
+    assert 'dark' in switch.text and driver.execute_script(background) == 'rgb(20, 23, 28)'
+    switch.click()
+
+
+def test_the_page_of_a_killed_run_opens_and_its_name_is_text(open_page):
+    driver = open_page()
+    assert find(driver, '.badge.stopped, .badge.running') and 'killed' in driver.page_source
+    assert '<script>alert(1)<' in driver.find_element('tag name', 'body').text
+    assert errors(driver) == []
+
+
+def test_a_phone_needs_no_sideways_scrolling(report):
+    with chromium(width=360, height=740) as driver:
+        driver.get(f'file://{report}')
+        for tab in TABS:
+            driver.execute_script(f"document.getElementById('tab-{tab}').click()")
+            time.sleep(0.3)
+            wide = driver.execute_script('return document.documentElement.scrollWidth')
+            assert wide <= 360, tab
+        assert errors(driver) == []
+
+
+def test_paper_gets_every_part_and_every_chart(open_page):
+    driver = open_page()
+    driver.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert shown_panels(driver) == TABS
+    assert all(find(plot, 'canvas') for plot in find(driver, '.plot'))
+    driver.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert shown_panels(driver) == ['summary'] and errors(driver) == []
+
+
+def test_a_live_page_follows_the_log(tmp_path, driver, monkeypatch):
+    monkeypatch.setattr(live, 'EVERY', 0.0)
+    write_session(tmp_path / 'rm', '20260101_000000', epochs(1, [10.0, 20.0]), settings(5))
+    (tmp_path / 'rm' / '20260101_000000' / '20260101_000000.log').write_text('a line\n')
+    server = live.Server(live.State([tmp_path]))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        driver.get('about:blank')
+        driver.get(server.url)
+        time.sleep(1)
+        assert driver.find_element('id', 'connection').text == 'live'
+        assert '2 of 5 epochs' in driver.find_element('id', 'running').text
+        with open(tmp_path / 'rm' / '20260101_000000' / 'vis_data' / 'scalars.json', 'a') as log:
+            log.writelines(json.dumps(record) + '\n' for record in epochs(3, [33.25]))
+        deadline = time.time() + 15
+        while '33.25' not in driver.find_element('id', 'fragment-summary').text and time.time() < deadline:
+            time.sleep(0.3)
+        assert '33.25' in driver.find_element('id', 'fragment-summary').text
+        assert '3 of 5 epochs' in driver.find_element('id', 'running').text
+        assert errors(driver) == []
+    finally:
+        server.shutdown()
+        server.server_close()
