@@ -1,20 +1,24 @@
 """Kill training at random, resume it, kill it again, and compare the end with the run that was never killed.
 
-    python benchmarks/soak.py                            # 20 kills, one and two processes, some minutes
+    python benchmarks/soak.py                            # 24 kills, one and two processes, some minutes
     python benchmarks/soak.py --kills 200 --seed 1
     python benchmarks/soak.py --kills 12 --processes 3
+    python benchmarks/soak.py --kills 200 --record soak.json     # again with 400: goes on with the 201st
 
 A small ResNet with RM trains on noise, on the CPU, for a few epochs (or as many iterations), through the function
-behind tools/train.py. Every process is a real one and dies by SIGKILL: after an iteration, while a checkpoint is
-written, or in a validation. Each part of a run has its own number of workers, 0, 2 or 4. At the end all weights, the
+behind tools/train.py. Every process is a real one and gets a real signal, SIGKILL, SIGTERM, SIGUSR1 or SIGINT, from
+another process: after an iteration, while a checkpoint is written, or in a validation. SIGKILL ends one process;
+another signal goes, in turns, to one of them or to all of them and their workers, as a terminal sends it, and must end
+the run with exit code 75. Each part of a run has its own number of workers, 0, 2 or 4. At the end all weights, the
 optimizer's state, the random states, RM's history and every logged number must be those of the unbroken run, bit for
-bit, and no kill may have made it repeat more iterations than lie between two checkpoints.
+bit. SIGKILL may make a run repeat the iterations since its last checkpoint, another signal none.
 
 The exit code is 1 if anything differs. Processes are forked from this one, which has imported everything: a start takes
 half a second instead of ten.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -23,7 +27,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -37,13 +40,16 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from PIL import Image
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from mmrm.apis import launch
 from mmrm.utils.checkpoints import read_checkpoint
+from mmrm.utils.stopping import EXIT_STOPPED
 
 WHEN = ('iteration', 'checkpoint', 'validation')
+SIGNALS = ('SIGKILL', 'SIGTERM', 'SIGUSR1', 'SIGINT')
 WORKERS = (0, 2, 4)
 CHECKPOINT_EVERY = 5
 CONFIG = """
@@ -86,20 +92,23 @@ KINDS = {
 
 
 class Kill(NamedTuple):
-    """When a process dies: which process, at which point, the how many-th time it comes there, how much later."""
+    """Which signal which process gets, at which point, the how many-th time it comes there, how much later."""
 
+    signal: str
     rank: int
     when: str
     times: int
     seconds: float
+    to_all: bool  # also to the other processes and to the data loaders' workers
 
 
 @HOOKS.register_module()
 class SoakKill(Hook):
-    """Ends its own process by SIGKILL when ``kill`` says so."""
+    """Asks the process that started this one for a signal, through a pipe, when ``kill`` says so."""
 
-    priority = 'LOWEST'
+    priority = 'VERY_HIGH'
     kill: Optional[Kill] = None
+    pipe: Optional[int] = None
 
     def _point(self, runner, when: str) -> None:
         kill = SoakKill.kill
@@ -107,8 +116,7 @@ class SoakKill(Hook):
             return
         SoakKill.kill = kill._replace(times=kill.times - 1)
         if kill.times == 1:
-            # A little later, in another thread: somewhere in what comes next.
-            threading.Timer(kill.seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            os.write(SoakKill.pipe, b'x')
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
         self._point(runner, 'iteration')
@@ -140,7 +148,8 @@ def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Opti
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         port = probe.getsockname()[1]
-    children = []
+    children, (asked, wanted) = [], os.pipe()
+    os.set_blocking(asked, False)
     for rank in range(processes):
         child = os.fork()
         if child == 0:
@@ -150,7 +159,8 @@ def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Opti
                 output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
-                SoakKill.kill = kill
+                SoakKill.kill, SoakKill.pipe = kill, wanted
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
                 os.environ.update(
                     RANK=str(rank),
                     LOCAL_RANK=str(rank),
@@ -185,60 +195,85 @@ def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Opti
         children.append(child)
     codes = dict.fromkeys(children)
     while None in codes.values():
+        with contextlib.suppress(BlockingIOError):
+            if kill is not None and os.read(asked, 1):
+                time.sleep(kill.seconds)  # somewhere in what comes next
+                for child in children if kill.to_all else [children[kill.rank]]:
+                    # Each process leads a group, which its workers are in.
+                    (os.killpg if kill.to_all else os.kill)(child, getattr(signal, kill.signal))
         for child in [child for child in children if codes[child] is None]:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
                 codes[child] = os.waitstatus_to_exitcode(status)
-            elif any(codes.values()):  # another one died: as torchrun does, end this one
+            elif any(code not in (None, 0, EXIT_STOPPED) for code in codes.values()):  # as torchrun does
                 os.kill(child, signal.SIGKILL)
-        time.sleep(0.02)
+        time.sleep(0.005)
+    os.close(asked)
+    os.close(wanted)
     return list(codes.values())
 
 
 def soak(args: argparse.Namespace, folder: Path) -> int:
     """Kill and resume until there were ``args.kills`` kills; print what was compared; 0 if all of it is equal."""
-    draw, console, begin = random.Random(args.seed), Console(), time.monotonic()
+    console, begin = Console(width=110), time.monotonic()
     cells = [(kind, processes) for processes in args.processes for kind in args.kinds]
-    whole, killed, wrong, runs, repeated = {}, Counter(), [], 0, 0
-    while sum(killed.values()) < args.kills:
-        kind, processes = cells[runs % len(cells)]
-        runs += 1
+    whole, record = {}, dict(runs=0, seconds=0.0, repeated=0, kills=[], wrong=[])
+    if args.record and args.record.exists():
+        record = json.loads(args.record.read_text())
+    before = record['seconds']
+    while len(record['kills']) < args.kills:
+        kind, processes = cells[record['runs'] % len(cells)]
+        record['runs'] += 1
+        number = record['runs']
         config = write_run(folder, kind, args.images)
         if (kind, processes) not in whole:
             console.print(f'{kind}, {processes} process(es): the unbroken run')
             whole[kind, processes] = unbroken(config, folder / f'whole-{config.stem}-{processes}', processes)
-        work_dir = folder / f'run-{runs}'
+        work_dir = folder / f'run-{number}'
+        draw = random.Random(f'{args.seed} {number}')
         kills, parts, failed = broken(
-            config, work_dir, processes, draw, min(args.kills_per_run, args.kills - sum(killed.values()))
+            config, work_dir, processes, draw, min(args.kills_per_run, args.kills - len(record['kills']))
         )
-        killed.update((kind, processes, when) for when in kills)
-        again = 0 if failed else repetition(work_dir)
-        repeated = max(repeated, again)
-        failed = (
-            failed
-            or difference(whole[kind, processes], result(work_dir))
-            or (f'{again} iterations repeated' if again > CHECKPOINT_EVERY else '')
-        )
+        if not failed:
+            again = repetitions(work_dir)
+            record['repeated'] = max([record['repeated'], *again])
+            for part, (repeated, kill) in enumerate(zip(again, kills)):
+                if repeated > (CHECKPOINT_EVERY if kill.signal == 'SIGKILL' else 0):
+                    failed = f'{repeated} iterations repeated after part {part + 1}'
+        failed = failed or difference(whole[kind, processes], result(work_dir))
+        record['kills'] += [[kind, processes, kill.when, kill.signal, not failed] for kill in kills]
         if failed:
-            wrong.append(f'run {runs} ({kind}, {processes} processes; {"; ".join(parts)}): {failed}')
+            record['wrong'].append(f'run {number} ({kind}, {processes} processes; {"; ".join(parts)}): {failed}')
         console.print(
-            f'run {runs}: {kind}, {processes} process(es), {len(kills)} kills, {sum(killed.values())} in '
-            f'all: {failed or "equal"}'
+            f'run {number}: {kind}, {processes} process(es), {"; ".join(parts)}: {failed or "equal"} '
+            f'({len(record["kills"])} kills in all)'
         )
+        record['seconds'] = before + time.monotonic() - begin
+        if args.record:
+            args.record.write_text(json.dumps(record))
         if args.keep is None:
             shutil.rmtree(work_dir)
-    table = Table('training', 'processes', *(f'killed in {when}' for when in WHEN))
-    for kind, processes in cells:
-        table.add_row(kind, str(processes), *(str(killed[kind, processes, when]) for when in WHEN))
+    report(record, console)
+    return 1 if record['wrong'] else 0
+
+
+def report(record: dict, console: Console) -> None:
+    """Print how many kills of each kind there were, and what differed."""
+    kills = record['kills']
+    table = Table('training', 'processes', 'in', *SIGNALS, 'exact', box=box.MARKDOWN)
+    for kind, processes, when in sorted({tuple(kill[:3]) for kill in kills}):
+        these = [kill for kill in kills if kill[:3] == [kind, processes, when]]
+        counted = Counter(kill[3] for kill in these)
+        exact = sum(kill[4] for kill in these)
+        table.add_row(kind, str(processes), when, *(str(counted[name]) for name in SIGNALS), f'{exact} of {len(these)}')
     console.print(table)
     console.print(
-        f'{sum(killed.values())} kills in {runs} runs, {time.monotonic() - begin:.0f} s; at most {repeated} '
-        f'iterations repeated, a checkpoint comes every {CHECKPOINT_EVERY}; {len(wrong)} runs differ from '
+        f'{len(kills)} kills in {record["runs"]} runs, {record["seconds"]:.0f} s; at most {record["repeated"]} '
+        f'iterations repeated, a checkpoint comes every {CHECKPOINT_EVERY}; {len(record["wrong"])} runs differ from '
         'the unbroken one'
     )
-    for line in wrong:
+    for line in record['wrong']:
         console.print(line)
-    return 1 if wrong else 0
 
 
 def unbroken(config: Path, work_dir: Path, processes: int) -> dict:
@@ -253,24 +288,30 @@ def broken(config: Path, work_dir: Path, processes: int, draw: random.Random, ki
     """Train to the end, through at most ``kills`` kills.
 
     Returns:
-        tuple: When each kill was, what each part of the run was, and what went wrong ('' for nothing).
+        tuple: The kills, what each part of the run was, and what went wrong ('' for nothing).
     """
     done, parts = [], []
     while True:
         workers, kill = draw.choice(WORKERS), None
         if len(done) < kills:
-            when = draw.choice(WHEN)
-            times = dict(iteration=draw.randint(1, 9), checkpoint=draw.randint(1, 3), validation=1)[when]
-            # Process 0 writes the checkpoints.
-            rank = 0 if when == 'checkpoint' else draw.randrange(processes)
-            kill = Kill(rank, when, times, draw.choice((0.0, 0.005, 0.02, 0.1)))
-        parts.append(f'{workers} workers' + (f', killed in {kill.when} {kill.times}' if kill else ''))
+            kill = draw_kill(draw, processes)
+        parts.append(f'{workers} workers' + (f', {kill.signal} in {kill.when} {kill.times}' if kill else ''))
         codes = start(config, work_dir, processes, workers, kill, work_dir.with_suffix('.log'))
-        if not any(codes):
+        if not any(codes):  # it came to its end
             return done, parts, ''
-        if kill is None or codes[kill.rank] != -signal.SIGKILL:
+        expected = [-signal.SIGKILL] if kill and kill.signal == 'SIGKILL' else [EXIT_STOPPED] * processes
+        if kill is None or (codes[kill.rank : kill.rank + 1] if len(expected) == 1 else codes) != expected:
             return done, parts, f'exit codes {codes}, see {work_dir.with_suffix(".log")} (--keep)'
-        done.append(kill.when)
+        done.append(kill)
+
+
+def draw_kill(draw: random.Random, processes: int) -> Kill:
+    """A signal at some point of what is left of a run."""
+    name, when = draw.choice(SIGNALS), draw.choice(WHEN)
+    times = dict(iteration=draw.randint(1, 9), checkpoint=draw.randint(1, 3), validation=1)[when]
+    rank = 0 if when == 'checkpoint' else draw.randrange(processes)  # process 0 writes the checkpoints
+    seconds = draw.choice((0.0, 0.005, 0.02, 0.1))
+    return Kill(name, rank, when, times, seconds, name != 'SIGKILL' and draw.random() < 0.5)
 
 
 # ---------------------------------------------------------------------------------------------------------- comparison
@@ -299,15 +340,16 @@ def log_entries(work_dir: Path):
                 yield number, json.loads(line)
 
 
-def repetition(work_dir: Path) -> int:
-    """The largest number of iterations that a resume made a run repeat."""
-    last, most, part = 0, 0, 0
+def repetitions(work_dir: Path) -> List[int]:
+    """The number of iterations that each resume made a run repeat."""
+    again, last, part = [], 0, 0
     for number, entry in log_entries(work_dir):
         if 'loss' in entry:
-            if number != part:
-                most, part = max(most, last - entry['step'] + 1), number
+            while part < number:  # a part may have been killed before it logged anything
+                part += 1
+                again.append(max(0, last - entry['step'] + 1) if part == number else 0)
             last = entry['step']
-    return most
+    return again
 
 
 def flat(value, name: str = ''):
@@ -335,12 +377,13 @@ def difference(one: dict, other: dict) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--kills', type=int, default=20)
+    parser.add_argument('--kills', type=int, default=24)
     parser.add_argument('--kills-per-run', type=int, default=4, help='a run ends after as many kills')
     parser.add_argument('--processes', type=int, nargs='+', default=[1, 2])
     parser.add_argument('--kinds', nargs='+', choices=KINDS, default=list(KINDS))
     parser.add_argument('--images', type=int, default=48)
     parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--record', type=Path, help='a file that remembers the kills so far, to go on with more')
     parser.add_argument('--keep', type=Path, help='keep the runs in this folder')
     args = parser.parse_args()
     folder = args.keep.absolute() if args.keep else Path(tempfile.mkdtemp(prefix='soak-'))

@@ -5,14 +5,12 @@ import time
 
 from mmrm.experiments import jobs
 
-# Logs as mmengine does, from where it resumes on; a checkpoint and a validation at every interval and at the end.
+# Logs as mmengine does, from where it resumes on; begins with the validation of the epoch that it resumes from.
 TRAINER = """
 import json, sys, time
 from pathlib import Path
-work_dir, epochs, interval, resume = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-saved = sorted(int(p.stem[6:]) for p in work_dir.glob('epoch_*.pth'))
-anew = resume == 'None'
-start = 0 if anew else int(Path(resume).stem[6:]) if resume != 'auto' else saved[-1] if saved else 0
+work_dir, epochs, interval = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+start = max([int(p.stem[6:]) for p in work_dir.glob('epoch_*.pth')], default=0)
 log = work_dir / f'{time.time_ns()}' / 'vis_data' / 'scalars.json'
 log.parent.mkdir(parents=True)
 (work_dir / 'starts').open('a').write(f'{start}\\n')
@@ -21,12 +19,13 @@ if (work_dir.parents[1] / f'fail-{work_dir.parent.name}').exists():
     sys.exit(int((work_dir.parents[1] / f'fail-{work_dir.parent.name}').read_text()))
 later = work_dir.parents[1] / f'fail-later-{work_dir.parent.name}'
 more = dict(loss_consistency=0.01, rm_kl=0.2, rm_kl_blind=0.8, rm_lambda=0.19) if 'rm' in work_dir.parent.name else {}
-for epoch in range(start + 1, epochs + 1):
+for epoch in range(max(start, 1), epochs + 1):
     while (work_dir.parents[1] / 'wait').exists():
         time.sleep(0.02)
     step = dict(lr=0.1, loss=1 / epoch, time=9.0, epoch=epoch, iter=39 * epoch, step=39 * epoch)
     with log.open('a') as file:
-        file.write(json.dumps({**step, **more}) + '\\n')
+        if epoch > start:
+            file.write(json.dumps({**step, **more}) + '\\n')
         if later.exists() and epoch == 2:
             print('error: out of memory')
             sys.exit(2)
@@ -36,21 +35,17 @@ for epoch in range(start + 1, epochs + 1):
 """
 
 
-def use_stand_in(tmp_path, monkeypatch) -> None:
-    """Let every run be trained by the stand-in; files beside its folder make it wait or fail."""
+def use_stand_in(tmp_path, monkeypatch, interval: int = 1) -> None:
+    """Let every run be trained by the stand-in; files beside its folder make it wait or fail.
+
+    ``interval`` is the number of epochs from one checkpoint and validation to the next.
+    """
     script = tmp_path / 'trainer.py'
     script.write_text(TRAINER)
     monkeypatch.setattr(
         jobs.Job,
         'command',
-        lambda run: [
-            sys.executable,
-            str(script),
-            str(run.work_dir),
-            str(run.epochs),
-            str(run.val_interval),
-            str(run.resume_from()),
-        ],
+        lambda run: [sys.executable, str(script), str(run.work_dir), str(run.epochs), str(interval)],
     )
 
 

@@ -47,10 +47,10 @@ warning=()
 if [ "${BATCH:-}" = 1 ] && [ -z "${SLURM_JOB_ID:-}" ]; then
     command -v sbatch >/dev/null || fail "sbatch was not found; without BATCH=1 srun is used."
     export GPUS GPUS_PER_NODE CPUS_PER_TASK WARN_SECONDS BATCH
-    # The job is this script once more; what srun is to be told besides is told to sbatch.
+    # The job is this script once more (Slurm would run a copy of a file); what srun is to be told is told to sbatch.
     # shellcheck disable=SC2086
     exec sbatch "${resources[@]}" "${warning[@]}" --requeue --open-mode=append --output="$job_name-%j.log" ${SRUN_ARGS:-} \
-        "$tools/slurm.sh" "$partition" "$job_name" "$task" "$@"
+        --wrap "exec bash $(printf '%q ' "$tools/slurm.sh" "$partition" "$job_name" "$task" "$@")"
 fi
 
 # Somebody who ends the job, or this script, does not want it to be queued again.

@@ -25,7 +25,7 @@ from .. import core
 from ..engine.hooks.check_classes import check_runner_classes
 from ..engine.hooks.crash_safe_checkpoint import CrashSafeCheckpointHook
 from ..engine.runner import RANK_VARIABLES, Runner, TestRunner
-from ..utils import paths, stopping
+from ..utils import paths, stopping, supervision
 from ..utils.classes import check_classes
 from ..utils.config import read_config, require
 from ..utils.errors import UserError, UserFileError, UserValueError, cli, one_line
@@ -175,18 +175,20 @@ def train(argv: Optional[Sequence[str]] = None) -> None:
     """``tools/train.py``. ``argv`` defaults to the command line."""
     args = train_parser().parse_args(argv)
     start_process(args)
-    try:
-        with supervised(local_rank()):
+    with supervised(local_rank()):
+        try:
             train_supervised(args)
-        return
-    except stopping.Stopped as error:
-        stop = error.with_traceback(None)  # whose frames hold on to the data-loader's workers
-    leave_stopped(stop)
+            return
+        except stopping.Stopped as error:
+            stop = error.with_traceback(None)  # whose frames hold on to the data-loader's workers
+        leave_stopped(stop)
 
 
 def train_supervised(args: argparse.Namespace) -> None:
     """Train to the end, or until :class:`mmrm.utils.stopping.Stopped` is raised."""
-    with messages(args), contextlib.ExitStack() as held:
+    with messages(args), contextlib.ExitStack() as held, contextlib.ExitStack() as waiting:
+        if args.launcher != 'none':  # one that left by itself would leave the others waiting
+            waiting.enter_context(stopping.deferred())
         with same_on_every_process(args):
             cfg = prepare_train(args)
             held.enter_context(preflight.claimed(cfg, args))
@@ -198,15 +200,15 @@ def train_supervised(args: argparse.Namespace) -> None:
                 forget_weights(runner.model)
             runner.train_loop, runner.val_loop  # noqa: B018, builds the data sets, which train() does first too
             check_runner_classes(runner)
-        with stopping.deferred():  # until it is known which checkpoints are this run's
-            if args.overwrite and not cfg.resume:
-                preflight.set_aside(runner)
-            preflight.note_start(cfg)
-        saves = any(
-            isinstance(hook, CrashSafeCheckpointHook) and hook.saves_on_signals(runner) for hook in runner.hooks
-        )
-        with same_on_every_process(args), stopping.deferred() if saves else contextlib.nullcontext():
-            stopping.is_deferred() or stopping.check()
+        waiting.enter_context(stopping.deferred())
+        supervision.beat('began', 1)
+        if args.overwrite and not cfg.resume:
+            preflight.set_aside(runner)
+        preflight.note_start(cfg)
+        if not saves_on_signals(runner):
+            waiting.close()
+            stopping.check()
+        with same_on_every_process(args):
             try:
                 runner.train()
             finally:
@@ -353,6 +355,11 @@ def forget_weights(model: torch.nn.Module) -> None:
         kept = [config for config in given if not config.get('checkpoint')]
         if len(kept) < len(given):
             module.init_cfg = kept or None
+
+
+def saves_on_signals(runner: Runner) -> bool:
+    """Whether a run that is asked to end saves first, and ends by itself."""
+    return any(isinstance(hook, CrashSafeCheckpointHook) and hook.saves_on_signals(runner) for hook in runner.hooks)
 
 
 def end_workers(runner: Runner) -> None:

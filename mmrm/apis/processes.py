@@ -10,6 +10,7 @@ import ctypes
 import errno
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -30,7 +31,6 @@ from ..utils.supervision import Beat
 
 HANG_MINUTES = 10
 EXIT_HUNG = 124  # that of coreutils' timeout
-GRACE = 10  # seconds that processes have to end when one of them has left before the first iteration
 
 
 # ------------------------------------------------------------------------------------------------ environment variables
@@ -59,12 +59,12 @@ def read_nodes(environ: dict) -> Tuple[int, int, str, int]:
     return nodes, node_rank, address, port
 
 
-def read_limits(environ: dict) -> Tuple[int, int]:
+def read_limits(environ: dict) -> Tuple[int, float]:
     """``MAX_RESTARTS`` and ``HANG_MINUTES``."""
-    return (
-        whole_number(environ, 'MAX_RESTARTS', 0, 0, 1000),
-        whole_number(environ, 'HANG_MINUTES', HANG_MINUTES, 0, 100_000),
-    )
+    text = environ.get('HANG_MINUTES') or str(HANG_MINUTES)
+    if not re.fullmatch(r'\d+(\.\d+)?', text):
+        raise UserValueError(f'HANG_MINUTES={text}: a number of minutes is allowed, 0 for never.')
+    return whole_number(environ, 'MAX_RESTARTS', 0, 0, 1000), float(text)
 
 
 def meets_through_file(nodes: int, environ: dict) -> bool:
@@ -183,7 +183,6 @@ class Watcher:
         self.hung = False
         self._interrupts = 0
         self._told: Set[int] = set()
-        self._early = 0.0
         self._beats: Dict[int, Beat] = {}
         self._silent: Dict[int, float] = {}
         self._over = threading.Event()
@@ -223,7 +222,13 @@ class Watcher:
             shutil.rmtree(self.folder, ignore_errors=True)
             os._exit(128 + signal.SIGINT)
         (self.folder / supervision.STOP).write_text(str(int(number)))
-        self._pass_on()
+        beats = supervision.read_beats(self.folder)
+        if any(beat.place for beat in beats.values()):
+            self._pass_on()
+            return
+        (self.folder / supervision.STOPPED).write_text(stopping.before_training(number))
+        for beat in beats.values():  # nothing has begun
+            send(beat.pid, signal.SIGKILL)
 
     def _pass_on(self) -> None:
         """Ask the processes to end, each of them once. One that only starts finds the launcher's note."""
@@ -243,15 +248,10 @@ class Watcher:
                 self._find_hung(beats)
 
     def _end_others(self) -> None:
-        """One process was asked to end and has: so must all. Those that wait for it in torch do not hear."""
+        """One process was asked to end and has: so must all."""
         if not (self.folder / supervision.STOP).exists():
             (self.folder / supervision.STOP).write_text('')
         self._pass_on()
-        if (self.folder / supervision.EARLY).exists():
-            self._early += self.TICK
-            if self._early > GRACE:
-                for beat in supervision.read_beats(self.folder).values():
-                    send(beat.pid, signal.SIGKILL)
 
     def _find_hung(self, beats: Dict[int, Beat]) -> None:
         for rank in range(self.processes):
@@ -346,7 +346,7 @@ def supervised(local_rank: int) -> Iterator[None]:
             if supervision.noted(supervision.MISTAKE):  # before it was started again
                 sys.exit(2)
             if supervision.noted(supervision.STOP):
-                stopping.ask(supervision.passed_on() or signal.SIGTERM)
+                leave_stopped(stopping.Stopped(stopping.before_training(supervision.passed_on() or signal.SIGTERM)))
             yield
         except UserError:
             supervision.note(supervision.MISTAKE)
@@ -364,8 +364,6 @@ def leave_stopped(stop: stopping.Stopped) -> None:
         if int(os.environ.get('RANK') or 0) == 0:
             print(stop.message, file=sys.stderr, flush=True)
     else:
-        if not stop.together:
-            supervision.note(supervision.EARLY)
         supervision.note(supervision.STOPPED, stop.message)
     code = stopping.EXIT_STOPPED if supervision.folder() is None else 0
     if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -121,7 +121,6 @@ def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Tria
         root / method / f'seed{seed}',
         int(cfg.train_cfg.max_epochs),
         ['--device', device],
-        val_interval=int(cfg.train_cfg.val_interval),
         method=method,
         fingerprint=jobs.fingerprint(cfg, seed, options),
         settings=options,

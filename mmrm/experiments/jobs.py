@@ -1,7 +1,7 @@
 """Training runs as jobs: each ``tools/train.py`` in a folder of its own, several side by side, none of them twice.
 
 A run is finished when its log holds the validation of its last epoch; an interrupted one goes on from its last
-checkpoint.
+checkpoint, and train.py makes up for a validation that was cut off.
 """
 
 import contextlib
@@ -30,6 +30,7 @@ from ..utils.errors import UserError, UserFileError, UserTypeError, UserValueErr
 from ..utils.files import RUN_LOCK, LockedError, lock_holder, locked, write_text
 from ..utils.paths import shipped
 from ..utils.runs import merge_sessions
+from ..utils.stopping import EXIT_STOPPED
 from .processes import Start, clock, run_side_by_side
 
 METRIC = 'accuracy/top1'
@@ -53,7 +54,6 @@ class Job:
         epochs (int): How long it trains.
         arguments (list[str]): Further options of train.py.
         gpus (int): Processes, one a GPU; 1 on the CPU.
-        val_interval (int): Epochs from one validation to the next.
         fingerprint (str): Of all settings that decide the result (:func:`fingerprint`).
     """
 
@@ -65,7 +65,6 @@ class Job:
     epochs: int
     arguments: List[str] = field(default_factory=list)
     gpus: int = 1
-    val_interval: int = 1
     fingerprint: str = ''
 
     def describe(self) -> dict:
@@ -93,7 +92,6 @@ class Job:
             if self.gpus == 1
             else [str(tools / 'dist.py'), 'train', str(self.config), str(self.gpus)]
         )
-        resume = self.resume_from()
         command = [
             sys.executable,
             *start,
@@ -101,28 +99,13 @@ class Job:
             str(self.work_dir),
             '--seed',
             str(self.seed),
-            *(['--resume', resume] if resume else ['--overwrite']),
+            '--resume',
+            'auto',
             *self.arguments,
         ]
         if self.options:
             command += ['--cfg-options', *(f'{key}={_word(value)}' for key, value in self.options.items())]
         return command
-
-    def resume_from(self) -> Optional[str]:
-        """'auto', or the last checkpoint but one if the run was stopped between an epoch and its validation.
-
-        mmengine does not validate an epoch that it finds trained, and the best epoch may be that one. If there is no
-        other checkpoint, an early or a last one is given up (None: start anew): a run without the validation of its
-        last epoch would never be finished.
-        """
-        saved, validated = self.checkpoints(), self.validations()
-        last = max(saved, default=0)
-        due = last > 0 and (last % self.val_interval == 0 or last >= self.epochs)
-        if not due or last in validated:
-            return 'auto'
-        if len(saved) > 1:
-            return str(saved[sorted(saved)[-2]])
-        return None if not validated or last >= self.epochs else 'auto'
 
     def validations(self) -> Dict[int, float]:
         """Top-1 accuracy in percent by epoch, from the logs of the run."""
@@ -241,7 +224,7 @@ def train(run: Job, environment: Optional[dict] = None, start: Start = subproces
         start (callable): In the place of ``subprocess.Popen``.
 
     Returns:
-        str: 'finished', 'running' (somebody else is at it) or 'failed: ...'.
+        str: 'finished', 'running' (somebody else is at it), 'stopped ...' (by a signal) or 'failed: ...'.
     """
     run.work_dir.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
@@ -275,6 +258,8 @@ def train(run: Job, environment: Optional[dict] = None, start: Start = subproces
             code = process.wait()
     if code == 0 and run.finished():
         return 'finished'
+    if code == EXIT_STOPPED:
+        return 'stopped (the same command goes on)'
     if code < 0:
         return f'failed: ended by {signal.Signals(-code).name}'
     with open(run.work_dir / 'console.log', 'rb') as console:
@@ -306,7 +291,8 @@ def run_here(
         tick (callable): Called about once a second.
 
     Returns:
-        dict[str, str]: The state of each run, by name: 'finished', 'running', 'failed: ...' or 'not started'.
+        dict[str, str]: The state of each run, by name: 'finished', 'running', 'stopped ...', 'failed: ...' or 'not
+            started'.
     """
     jobs = min(jobs, max(len(runs), 1))
     states = {run.name: 'not started' for run in runs}

@@ -8,7 +8,7 @@ from typing import Callable, Dict, List, Sequence, TypeVar
 
 Task = TypeVar('Task')
 Start = Callable[..., subprocess.Popen]
-PATIENCE = 10  # seconds that a process has to end by itself after SIGTERM
+PATIENCE = 60  # seconds that a process has to save and end by itself after SIGTERM
 
 
 def run_side_by_side(

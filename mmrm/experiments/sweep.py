@@ -129,7 +129,6 @@ def plan(
                     int(cfg.train_cfg.max_epochs),
                     list(arguments),
                     width,
-                    int(cfg.train_cfg.get('val_interval', 1)),
                     jobs.fingerprint(cfg, seed, merged),
                     sweep=sweep,
                     setting=name,

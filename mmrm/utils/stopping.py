@@ -62,18 +62,21 @@ def ask(number: int) -> None:
 
 
 def ignore() -> None:
-    """Ignore the signals that ask a run to end: it is ending."""
-    for number in SIGNALS:
+    """Ignore the signals that ask a run to end, where they were caught: it is ending."""
+    for number in SIGNALS if _State.owner == os.getpid() else ():
         signal.signal(number, signal.SIG_IGN)
 
 
 def check() -> None:
     """Raise if this process was asked to end."""
     if _State.asked:
-        raise Stopped(
-            f'stopped by {signal.Signals(_State.asked).name} before the first iteration: nothing was begun, nothing '
-            'is lost. Go on with the same command and --resume.'
-        )
+        raise Stopped(before_training(_State.asked))
+
+
+def before_training(number: int) -> str:
+    """What to tell of a run that ends before its first iteration."""
+    name = signal.Signals(number).name
+    return f'stopped by {name} before the first iteration, nothing is lost. Go on with the same command and --resume.'
 
 
 @contextlib.contextmanager
@@ -94,7 +97,7 @@ def caught() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if signal.getsignal(number) is _note:
+            if handler is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
         _State.owner, _State.asked = None, 0
 

@@ -5,7 +5,6 @@
     beat-<local rank>    process id, how many signs of life, how far it is, what it did; written by the process
     stop                 the run is to end; written by the launcher
     stopped              why the run ended; written by a process that was asked to end and has kept everything
-    early                it ended by itself, before the first iteration
     mistake              a process ended with exit code 2: to start it again would not help
 """
 
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Dict, NamedTuple, Optional
 
 FOLDER = 'MMRM_RUN_DIR'
-STOP, STOPPED, EARLY, MISTAKE = 'stop', 'stopped', 'early', 'mistake'
+STOP, STOPPED, MISTAKE = 'stop', 'stopped', 'mistake'
 LENGTH = 120  # bytes of a beat
 
 

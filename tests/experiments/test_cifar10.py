@@ -212,7 +212,7 @@ def test_results_of_another_version_are_not_mixed_with_new_ones():
 @pytest.fixture
 def tool(tmp_path, monkeypatch, capsys):
     """tools/experiment.py in this process, with a stand-in for train.py; returns exit code and output."""
-    use_stand_in(tmp_path, monkeypatch)
+    use_stand_in(tmp_path, monkeypatch, interval=10)
     monkeypatch.setattr(optim_wrapper, 'bfloat16_is_fast', lambda: True)
     monkeypatch.setenv('OMP_NUM_THREADS', '1')
     before = signal.getsignal(signal.SIGTERM)
@@ -263,12 +263,12 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tool, tmp_path):
     log = folder / '0' / 'vis_data' / 'scalars.json'
     log.parent.mkdir(parents=True)
     steps = [dict(lr=0.1, loss=7.0, time=9.0, epoch=e, iter=39 * e, step=39 * e) for e in range(1, 15)]
-    log.write_text('\n'.join(map(json.dumps, [*steps, {'accuracy/top1': 41.0, 'step': 10}])) + '\n{"loss": 1')
+    log.write_text('\n'.join(map(json.dumps, [*steps, {'accuracy/top1': 100.0, 'step': 10}])) + '\n{"loss": 1')
     (folder / 'epoch_10.pth').touch()
     assert tool('--methods', 'baseline', '--seeds', 0)[0] == 0
     assert (folder / 'starts').read_text().split() == ['10']
     (found,) = experiment.read_results(tmp_path / 'w' / 'results.jsonl')
-    assert found['test'][10] == 41.0 and found['train']['loss'][9:12] == [7.0, round(1 / 11, 5), round(1 / 12, 5)]
+    assert found['test'][10] == 100.0 and found['train']['loss'][9:12] == [7.0, round(1 / 11, 5), round(1 / 12, 5)]
 
 
 def test_a_failed_run_leaves_no_result_and_an_exit_code(tool, tmp_path):
