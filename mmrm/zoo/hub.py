@@ -215,7 +215,7 @@ def recipe_of(cfg) -> List[str]:
 def card(run: Run, known: Input, library: str, how: str, digest: str, licence: str = '', command: str = '') -> str:
     """The model card, ``README.md`` of the folder. A number that no log holds is not in it."""
     found = measured(run.checkpoint)
-    name = model_name(None, run.checkpoint)
+    name = model_name(run.checkpoint)
     data = data_of(run.cfg)
     rm = any(line.startswith('RecursiveMix') for line in recipe_of(run.cfg))
     header = [

@@ -62,22 +62,21 @@ def measured(checkpoint: Path) -> Optional[Measured]:
     return Measured(metrics.get(TOP1), metrics.get(TOP5), saved.step, log.unit, log)
 
 
-def model_name(config: Union[str, Path, None], checkpoint: Path) -> str:
-    """``rm/resnet50_8xb64_in1k`` for a run in ``work_dirs/rm/``, else the name of its folder."""
+def model_name(checkpoint: Path) -> str:
+    """``rm/resnet50_8xb64_in1k`` for a run in ``work_dirs/rm/``, else the name of the config beside it, or its folder."""
     folder = checkpoint.parent
-    name = folder.parent.name if folder.name.startswith('seed') else folder.name
-    above = folder.parent.parent if folder.name.startswith('seed') else folder.parent
-    for regulariser in {above.name} if above.name else set():
-        if (paths.shipped() / 'configs' / regulariser / f'{name}.py').is_file():
-            return f'{regulariser}/{name}'
-    return Path(config).stem if config else name
+    run = folder.parent if folder.name.startswith('seed') else folder
+    if (paths.shipped() / 'configs' / run.parent.name / f'{run.name}.py').is_file():
+        return f'{run.parent.name}/{run.name}'
+    beside = sorted(folder.glob('*.py'))
+    return beside[0].stem if len(beside) == 1 and beside[0].stem != 'config' else run.name
 
 
 def result_row(run: Run) -> Dict[str, Any]:
     """The row of a checkpoint."""
     found = measured(run.checkpoint)
     known = describe_input(run.cfg)
-    name = model_name(None, run.checkpoint)
+    name = model_name(run.checkpoint)
     shipped = paths.shipped() / 'configs' / f'{name}.py'
     beside = sorted(run.checkpoint.parent.glob('*.py'))
     config = f'{name}.py' if shipped.is_file() else paths.show_path(beside[0]) if len(beside) == 1 else 'CONFIG'

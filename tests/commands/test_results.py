@@ -55,8 +55,12 @@ def test_a_run_of_a_shipped_config_has_its_name(tmp_path):
     from mmrm.zoo.results import model_name
 
     folder = tmp_path / 'rm' / 'resnet50_8xb64_in1k'
-    assert model_name(None, folder / 'seed1' / 'epoch_3.pth') == 'rm/resnet50_8xb64_in1k'
-    assert model_name(None, folder / 'epoch_3.pth') == 'rm/resnet50_8xb64_in1k'
+    assert model_name(folder / 'seed1' / 'epoch_3.pth') == 'rm/resnet50_8xb64_in1k'
+    assert model_name(folder / 'epoch_3.pth') == 'rm/resnet50_8xb64_in1k'
+    mine = tmp_path / 'work'
+    mine.mkdir()
+    (mine / 'otters.py').touch()  # as mmengine keeps the config of a run
+    assert model_name(mine / 'epoch_3.pth') == 'otters'
 
 
 @pytest.mark.parametrize('argv, message', [(('a.txt', '.'), 'must end in .csv'), (('a.csv', '.'), 'holds no run')])

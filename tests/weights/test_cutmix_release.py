@@ -1,4 +1,4 @@
-"""CutMix-PyTorch's model_best.pth.tar, weights of the baseline and CutMix rows; made here in its layout."""
+"""CutMix-PyTorch's model_best.pth.tar, weights of the baseline and CutMix rows, in files made here in its layout."""
 
 import pytest
 import torch
