@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_run import write_run
 
 from mmrm import __version__
 from mmrm.utils.paths import in_checkout, shipped
@@ -197,6 +198,70 @@ def test_a_wheel_trains_in_an_environment_without_openmmlab(wheel, tmp_path):
     assert run.returncode == 0, run.stderr
     assert 'mmrm.RMConsistencyHead needs OpenMMLab' in run.stdout
     assert run.stdout.strip().splitlines()[-1].startswith(str(venv))
+
+
+@pytest.fixture(scope='module')
+def installed(wheel, tmp_path_factory):
+    """The Python of a fresh virtual environment with the wheel, installed by pip, and this environment's packages."""
+    folder = tmp_path_factory.mktemp('installed')
+    subprocess.run([sys.executable, '-m', 'venv', str(folder / 'venv')], check=True, capture_output=True)
+    python = folder / 'venv' / 'bin' / 'python'
+    command = [
+        str(python),
+        '-m',
+        'pip',
+        'install',
+        '-q',
+        '--no-deps',
+        '--no-index',
+        str(Path(wheel.filename).resolve()),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    # As a line of a .pth file the folder is a place for modules only: the editable mmrm in it does not count.
+    (next((folder / 'venv').glob('lib/python*/site-packages')) / 'packages.pth').write_text(
+        f'{Path(torch.__file__).parents[1]}\n'
+    )
+    return python
+
+
+@pytest.mark.slow
+def test_the_tools_of_a_wheel_train_test_and_export_outside_of_the_checkout(installed, tmp_path, free_port):
+    tools = next(installed.parents[1].glob('lib/python*/site-packages/mmrm/.mim/tools'))
+    environment = {'PATH': f'{installed.parent}:/usr/bin:/bin', 'HOME': str(tmp_path), 'OMP_NUM_THREADS': '1'}
+    environment.update(MMRM_DEVICE='cpu', PORT=str(free_port))
+
+    def run(*command):
+        command = list(map(str, command))
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, f'{command}: {done.stderr}'
+        return done.stdout
+
+    config = write_run(tmp_path, epochs=1)
+    run(installed, tools / 'train.py', config, '--work-dir', 'one')
+    assert 'accuracy/top1' in run(installed, tools / 'test.py', config, 'one/epoch_1.pth', '--work-dir', 'one')
+    run(installed, tools / 'export.py', 'backbone', 'one', 'backbone.pth')
+    assert torch.load(tmp_path / 'backbone.pth', weights_only=True)
+    run('bash', tools / 'dist_train.sh', config, 2, '--work-dir', 'two')
+    assert (tmp_path / 'two/epoch_1.pth').is_file()
+    where = run(installed, '-c', 'import mmrm; print(mmrm.__file__)').strip()
+    assert where.startswith(str(installed.parents[1])), 'not the checkout'
+
+
+@pytest.mark.slow
+def test_build_and_twine_accept_the_release(source, tmp_path):
+    for tool in ('build', 'twine'):
+        pytest.importorskip(tool, reason=f'pip install {tool}')
+    shutil.copy(shipped() / 'LICENSE', source)
+    out = str(tmp_path / 'dist')
+    subprocess.run(
+        [sys.executable, '-m', 'build', '--no-isolation', '--outdir', out, str(source)], check=True, capture_output=True
+    )
+    names = sorted(path.name for path in Path(out).iterdir())
+    assert names == [f'mmrm-{__version__}-py3-none-any.whl', f'mmrm-{__version__}.tar.gz']
+    check = [sys.executable, '-m', 'twine', 'check', '--strict', *(f'{out}/{name}' for name in names)]
+    run = subprocess.run(check, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stdout.count('PASSED') == 2, run.stdout + run.stderr
+    assert any(name.endswith('LICENSE') for name in zipfile.ZipFile(f'{out}/{names[0]}').namelist())
 
 
 def test_the_import_costs_little_beyond_torch():
