@@ -544,6 +544,7 @@ def charts_of(task: dict) -> List[dict]:
 def _lines(task: dict) -> dict:
     """The published numbers and the authors' curves of a task's main result."""
     papers, theirs = [], {}
+    far = 1.25 * max((step for run in task['runs'] for step in run.log.validations), default=0)
     for number, group in enumerate(task['groups']):
         paper = next((run['paper'] for run in group['runs'] if run['paper']), None)
         if paper:
@@ -551,11 +552,11 @@ def _lines(task: dict) -> dict:
     for run in task['runs']:
         found = configs.authors(run.base)
         if found and task['measure'] and found.key == task['measure'].key and run.base.config not in theirs:
-            steps = sorted({step for values in found.runs.values() for step in values})
-            low, high = zip(*(found.band(step) for step in steps))
+            steps = sorted({step for values in found.runs.values() for step in values if step <= far})
+            bands = [found.band(step) for step in steps]
+            low, high = [band[0] for band in bands], [band[1] for band in bands]
             theirs[run.base.config] = dict(name=f"the authors' {found.name}", x=steps, low=low, high=high)
-    length = max((run.log.length or 0 for run in task['runs']), default=0)
-    return dict(papers=papers, authors=list(theirs.values()), length=length)
+    return dict(papers=papers, authors=list(theirs.values()))
 
 
 __all__ = ['beside', 'build', 'check_page', 'fragments', 'is_report', 'last_lines', 'write_report']

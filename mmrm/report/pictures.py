@@ -212,6 +212,15 @@ def spread(length: int, number: int) -> List[int]:
     return [int((index + 0.5) * length / number) for index in range(number)]
 
 
+def readable(dataset, places: Sequence[int]) -> List[Tuple[int, dict]]:
+    """Items of a data set with their places, without those whose image is gone or damaged."""
+    found = []
+    for place in places:
+        with contextlib.suppress(Exception):  # whatever a pipeline raises
+            found.append((place, dataset[place]))
+    return found
+
+
 # ------------------------------------------------------------------------------------------------------------- pixels
 def encode(image: np.ndarray, photo: bool = False) -> str:
     """An image, uint8 RGB, as a data address: small ones enlarged pixel by pixel, large ones shrunk."""
@@ -306,7 +315,7 @@ def maps(cfg, model) -> List[dict]:
 
     dataset = tested_data(cfg)
     names = panels.class_names(dataset)
-    items = [dataset[index] for index in spread(len(dataset), max(IMAGES, 4))]
+    items = [item for _, item in readable(dataset, spread(len(dataset), 2 * IMAGES))][: max(IMAGES, 4)]
     number = number_of_classes(cfg)
     labels = panels.soft_labels([item['data_samples'] for item in items], number)
     subjects = [
@@ -369,19 +378,15 @@ def confusions(cfg, model, notes: List[str]) -> List[dict]:
     seen: Dict[int, int] = {}
     missing = 0
     for start in range(0, len(places), 64):
-        chosen, items = [], []
-        for place in places[start : start + 64]:
-            try:
-                items.append(dataset[place])
-                chosen.append(place)
-            except Exception:  # an image that is gone or damaged
-                missing += 1
+        wanted = places[start : start + 64]
+        items = readable(dataset, wanted)
+        missing += len(wanted) - len(items)
         if not items:
             continue
-        batch = {key: [item[key] for item in items] for key in ('inputs', 'data_samples')}
+        batch = {key: [item[key] for _, item in items] for key in ('inputs', 'data_samples')}
         with torch.no_grad():
             answers = model.test_step(batch)
-        for place, answer in zip(chosen, answers):
+        for (place, _), answer in zip(items, answers):
             truth, guess = int(answer.gt_label), int(answer.pred_score.argmax())
             seen[truth] = seen.get(truth, 0) + 1
             if truth != guess:

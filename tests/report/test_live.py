@@ -110,7 +110,7 @@ def test_runs_that_vanish_leave_the_last_page(start, runs):
 
 def test_a_port_that_is_taken_is_a_mistake_of_the_user(start, runs):
     server = start()
-    with pytest.raises(UserFileError, match='cannot listen at 127.0.0.1'):
+    with pytest.raises(UserFileError, match=r'cannot listen at 127\.0\.0\.1'):
         live.Server(live.State([runs]), '127.0.0.1', server.server_address[1])
 
 

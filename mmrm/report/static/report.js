@@ -139,8 +139,10 @@
           });
         }
       });
-      if (paper && members.length) {
-        const ends = [0, chart.length || Math.max(...members.flatMap((run) => run.val.x), 1)];
+      if (paper && members.some((run) => run.val.x.length)) {
+        const every = task.runs.flatMap((run) => run.val.x);
+        const ends = [Math.min(...every), Math.max(...every)];
+        if (ends[0] === ends[1]) ends[0] -= 1;
         add({ label: `paper: ${group.name}`, colour: group.colour, dash: true, quiet: true, constant: paper.value }, ends, [[paper.value, paper.value]]);
       }
     });
@@ -293,12 +295,13 @@
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!u || !step) { if (event.key === 'Escape') entry.tip.style.display = 'none'; return; }
     event.preventDefault();
-    const x = u.data[0]; const main = (entry.lines.find((line) => !line.quiet) || entry.lines[0]).at;
+    const x = u.data[0];
+    const valueAt = (i) => entry.lines.filter((line) => !line.quiet).map((line) => u.data[line.at][i]).find((v) => v !== null && v !== undefined);
     let at = u.cursor.idx === null || u.cursor.idx === undefined ? (step > 0 ? -1 : x.length) : u.cursor.idx;
-    do { at += step; } while (at >= 0 && at < x.length && (u.data[main][at] === null || u.data[main][at] === undefined));
+    do { at += step; } while (at >= 0 && at < x.length && valueAt(at) === undefined);
     if (at < 0 || at >= x.length) return;
     entry.keyboard = true;
-    u.setCursor({ left: u.valToPos(x[at], 'x'), top: u.valToPos(u.data[main][at], 'y') });
+    u.setCursor({ left: u.valToPos(x[at], 'x'), top: u.valToPos(valueAt(at), 'y') });
     entry.keyboard = false;
   };
 
