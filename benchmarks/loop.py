@@ -4,8 +4,9 @@
     python benchmarks/loop.py --float32
 
 The shipped side is mmengine's Runner with the config's pipeline, preprocessor, hooks and log. The bare side has all
-images in one tensor, crops and flips whole batches, and does forward, backward and step, nothing else. Both train in
-one process, an epoch of one and an epoch of the other in turn. The images are noise: no data set is needed.
+images in one tensor, crops and flips whole batches, and does forward, backward and step, nothing else; for RM it calls
+mmrm.core. Both train in one process, an epoch of one and an epoch of the other in turn. The images are noise: no data
+set is needed.
 
 A second table is the bare loop in float32, in bfloat16, and in bfloat16 with channels last, in turn.
 """
@@ -30,8 +31,11 @@ from rich.console import Console
 from rich.table import Table
 
 from mmrm.analysis.timing import interleaved, ratio
+from mmrm.core import Consistency, RecursiveMix, pool
+from mmrm.datasets.seeding import Draw
 from mmrm.engine.runner import Runner
 from mmrm.experiments.cifar10 import CONFIG, FLOAT32
+from mmrm.models.data_preprocessor import recursive_mixes
 from mmrm.utils.paths import find_config
 
 
@@ -57,25 +61,40 @@ class Bare:
     """A loop of plain PyTorch around a classifier's backbone."""
 
     def __init__(self, runner: Runner, precision: torch.dtype, channels_last: bool):
-        model, dataset = copy.deepcopy(runner.model), copy.deepcopy(runner.train_dataloader.dataset)
-        dataset.pipeline.transforms = []
+        model, dataset = copy.deepcopy(runner.model), runner.train_dataloader.dataset
         self.model = model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
         self.batch, self.precision = runner.train_dataloader.batch_size, precision
-        self.images = torch.stack([torch.from_numpy(dataset[i]['img']).permute(2, 0, 1) for i in range(len(dataset))])
+        images = [dataset.get_data_info(index)['img'] for index in range(len(dataset))]
+        self.images = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
         self.labels = torch.from_numpy(dataset.get_gt_labels())
         self.mean, self.std = model.data_preprocessor.mean, model.data_preprocessor.std
+        augments = recursive_mixes(model.data_preprocessor)
+        self.rm, self.consistency = None, None
+        if augments:
+            classes, omega = model.head.num_classes, model.head.omega
+            self.rm = RecursiveMix(augments[0].alpha, num_classes=classes)
+            self.consistency = Consistency(model.head.in_channels, classes, omega)
         parameters = [*model.backbone.parameters(), *model.head.fc.parameters()]
+        parameters += self.consistency.parameters() if augments else []
         settings = {key: value for key, value in runner.cfg.optim_wrapper.optimizer.items() if key != 'type'}
         self.optimizer = torch.optim.SGD(parameters, **settings)
 
     def epoch(self) -> None:
         order = torch.randperm(len(self.images))
+        if self.rm is not None:
+            self.rm.reset()
         for begin in range(0, len(order) - self.batch + 1, self.batch):
             chosen = order[begin : begin + self.batch]
             inputs, labels = (self.crop(self.images[chosen]) - self.mean) / self.std, self.labels[chosen]
+            mix = None
+            if self.rm is not None:
+                inputs, labels, mix = self.rm.mix(inputs, labels)
             with torch.autocast('cpu', self.precision, enabled=self.precision != torch.float32):
-                scores = self.model.head.fc(self.model.backbone(inputs)[-1].mean((2, 3)))
-            loss = F.cross_entropy(scores.float(), labels)
+                feature_map = self.model.backbone(inputs)[-1]
+                mean, region = (feature_map.mean((2, 3)), None) if mix is None else pool(feature_map, mix)
+                scores = self.model.head.fc(mean)
+                loss = 0 if mix is None else self.consistency(mix, region, scores)
+            loss = loss + F.cross_entropy(scores.float(), labels)
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
@@ -144,13 +163,13 @@ def measure_precisions(args) -> dict:
 
 def parts(runner: Runner, rounds: int = 10) -> dict:
     """Milliseconds a step of loading a batch and of preprocessing it."""
-    batch = next(iter(runner.train_dataloader))
+    loader, dataset = runner.train_dataloader, runner.train_dataloader.dataset
+    batch = next(iter(loader))
+    draws = [Draw(index, (0, 0, index)) for index in range(loader.batch_size)]
     warnings.filterwarnings('ignore', message='RecursiveMix runs without a head')  # none is called here
     seconds = interleaved(
         {
-            'loading': lambda: runner.train_dataloader.collate_fn(
-                [runner.train_dataloader.dataset[i] for i in range(64)]
-            ),
+            'loading': lambda: loader.collate_fn(dataset.__getitems__(draws)),
             'preprocessing': lambda: runner.model.data_preprocessor(copy.copy(batch), training=True),
         },
         rounds,

@@ -1,6 +1,7 @@
 """Data sets: CIFAR, ImageNet and folders of images, with their files checked."""
 
 from .cifar import RMCIFAR10, RMCIFAR100
+from .crop_flip import RMCropFlip
 from .fetch_cifar10 import get_cifar10
 from .imagenet import RMImageNet
 from .images import RMImageFolder
@@ -19,6 +20,7 @@ __all__ = [
     'RMCIFAR100',
     'RMColorJitter',
     'RMColors',
+    'RMCropFlip',
     'RMCutout',
     'RMImageFolder',
     'RMImageNet',

@@ -21,6 +21,7 @@ from ..models.data_preprocessor import history_state, load_history_state, reset_
 from ..utils import stopping
 from ..utils.random_state import get_random_state, seeded, set_random_state
 from .samplers import make_resumable
+from .whole_batches import takes_whole_batches
 
 RANDOM_KEY = 'random_state'
 SEED_KEY = 'sampler_seed'
@@ -35,7 +36,8 @@ class ResumableLoop:
     """
 
     def _init_resumable(self) -> None:
-        self.batches = make_resumable(self.dataloader, self.runner.seed)
+        whole = takes_whole_batches(self.runner.model)
+        self.batches = make_resumable(self.dataloader, self.runner.seed, whole_batches=whole)
         self._place = (0, 0)
         self._validated: Optional[int] = 0  # the iteration after which the last validation came, None if unknown
         self._random_state: Optional[dict] = None

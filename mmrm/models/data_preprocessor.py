@@ -4,19 +4,20 @@ The way of what was mixed, from the batch augment to the head: :class:`RMDataPre
 """
 
 import contextlib
-from typing import Any, Iterator, List, Sequence
+from typing import Any, Iterator, List, Optional, Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from mmpretrain.models import ClsDataPreprocessor
 from mmpretrain.registry import MODELS
 from torch import nn
 
-from ..core import RecursiveMix
+from ..core import Mix, RecursiveMix
 from ..utils.colors import COLORS_FIELD, HOLE_FIELD, apply_colors, fill_holes
 from ..utils.errors import UserValueError
 from .batch_augments import ResizeFillMix
-from .samples import MIX_FIELD
+from .samples import MIX_FIELD, SampleBatch
 
 
 @MODELS.register_module()
@@ -32,6 +33,8 @@ class RMDataPreprocessor(ClsDataPreprocessor):
     def forward(self, data: dict, training: bool = False) -> dict:
         """Normalise, pad and augment a batch as mmpretrain does, and mark its samples with what was mixed."""
         samples = data.get('data_samples') or []
+        if isinstance(samples, SampleBatch):
+            return self._forward_batch(data['inputs'], samples, training)
         colors, holes = (_carried(samples, field) for field in (COLORS_FIELD, HOLE_FIELD))
         if colors is None and holes is None:
             batch = super().forward(data, training)
@@ -39,13 +42,28 @@ class RMDataPreprocessor(ClsDataPreprocessor):
             inputs = self._paint(self.cast_data(data['inputs']), colors, holes)
             with self._normalised():
                 batch = super().forward({**data, 'inputs': inputs}, training)
-        augments = _augments(self, (RecursiveMix, ResizeFillMix)) if training else []
-        if augments and batch['data_samples']:
-            mixes = [augment.take_mix() for augment in augments]
-            mix = next((mix for mix in mixes if mix is not None), None)
+        if training and _augments(self, (RecursiveMix, ResizeFillMix)) and batch['data_samples']:
+            mix = self._take_mix()
             for sample in batch['data_samples']:
                 sample.set_field(mix, MIX_FIELD, field_type='metainfo')
         return batch
+
+    def _forward_batch(self, inputs: torch.Tensor, samples: SampleBatch, training: bool) -> dict:
+        """The same for labels that are one tensor."""
+        images = super().forward(dict(inputs=inputs), training)['inputs']
+        label = self.cast_data(samples.label)
+        score = samples.score
+        if self.to_onehot:
+            if self.num_classes is None:
+                raise UserValueError('RMDataPreprocessor: batch_augments and to_onehot need num_classes.')
+            score = F.one_hot(label, self.num_classes)
+        if training and self.batch_augments is not None:
+            images, score = self.batch_augments(images, score)
+        return dict(inputs=images, data_samples=SampleBatch(label, score, self._take_mix() if training else None))
+
+    def _take_mix(self) -> Optional[Mix]:
+        mixes = [augment.take_mix() for augment in _augments(self, (RecursiveMix, ResizeFillMix))]
+        return next((mix for mix in mixes if mix is not None), None)
 
     def _paint(self, inputs: Any, colors: Any, holes: Any) -> Any:
         """Images (a list, if of several sizes) in their drawn colours, normalised, with their holes."""

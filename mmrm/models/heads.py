@@ -216,6 +216,8 @@ def check_layers(mid_channels, hidden_dim, act_cfg, roi_layers, share_fc) -> tup
 
 def check_single_label(data_samples: Sequence[DataSample]) -> None:
     """Raise if a sample has several labels or none: the consistency compares softmax distributions."""
+    if isinstance(data_samples, SampleBatch):  # one each
+        return
     for sample in data_samples:
         if 'gt_label' in sample and len(sample.gt_label) != 1:
             raise UserValueError(

@@ -1,6 +1,6 @@
 """The labels of a batch as tensors, for what needs no object per image: a compiled step, and small networks."""
 
-from typing import Any, Iterator, List, Optional, Sequence, Union
+from typing import Any, Iterator, List, Optional, Union
 
 import torch
 
@@ -32,7 +32,7 @@ class Sample:
         return getattr(self, name, default)
 
 
-class SampleBatch(Sequence):
+class SampleBatch:
     """The samples of a training batch. It stands where mmpretrain has a list of ``DataSample``.
 
     Args:
@@ -43,6 +43,11 @@ class SampleBatch(Sequence):
 
     def __init__(self, label: Optional[torch.Tensor], score: Optional[torch.Tensor] = None, mix: Optional[Mix] = None):
         self.label, self.score, self.mix = label, score, mix
+
+    def pin_memory(self) -> 'SampleBatch':
+        """As torch's loader asks for it."""
+        label, score = (part if part is None else part.pin_memory() for part in (self.label, self.score))
+        return SampleBatch(label, score, self.mix)
 
     def __len__(self) -> int:
         return len(next(part for part in (self.score, self.label) if part is not None))
@@ -63,7 +68,7 @@ class SampleBatch(Sequence):
         return [Sample(label, score, self.mix) for label, score in zip(labels, scores)]
 
 
-def as_batch(samples: Sequence[Any]) -> Sequence[Any]:
+def as_batch(samples: Any) -> Any:
     """A list of ``DataSample`` as a :class:`SampleBatch`; samples with several labels each stay as they are."""
     if isinstance(samples, SampleBatch) or not samples:
         return samples

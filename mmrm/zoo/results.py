@@ -63,7 +63,7 @@ def measured(checkpoint: Path) -> Optional[Measured]:
 
 
 def model_name(checkpoint: Path) -> str:
-    """``rm/resnet50_8xb64_in1k`` for a run in ``work_dirs/rm/``, else the name of the config beside it, or its folder."""
+    """``rm/resnet50_8xb64_in1k`` for a run in ``work_dirs/rm/``, else the name of its config, or of its folder."""
     folder = checkpoint.parent
     run = folder.parent if folder.name.startswith('seed') else folder
     if (paths.shipped() / 'configs' / run.parent.name / f'{run.name}.py').is_file():

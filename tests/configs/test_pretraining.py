@@ -152,8 +152,8 @@ def test_every_config_follows_the_published_recipe(name):
     assert (
         types
         == {
-            '200': ['RandomCrop', 'RandomFlip', 'PackInputs'],
-            '300': ['RandomCrop', 'RandomFlip', 'PackInputs'],
+            '200': ['RMCropFlip', 'PackInputs'],
+            '300': ['RMCropFlip', 'PackInputs'],
             'in1k': ['RMLoadResizedCrop', 'RandomFlip', 'RMColors', 'RMPackInputs'],
             'pvt': ['RMLoadResizedCrop', 'RandomFlip', 'RandomErasing', 'PackInputs'],
         }['in1k' if kind == 'steps' else kind]

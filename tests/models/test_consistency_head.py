@@ -12,8 +12,9 @@ from mmpretrain.structures import DataSample
 from reference import PlainRM, roi_align
 from torchvision.ops import roi_align as torchvision_roi_align
 
-from mmrm import RecursiveMix, RMConsistencyHead
+from mmrm import RecursiveMix, RMConsistencyHead, RMDataPreprocessor
 from mmrm.core import Box, Mix, kl_divergence, roi_mean
+from mmrm.models.samples import as_batch
 
 
 def operator(features, box, scale):
@@ -292,3 +293,25 @@ def test_samples_with_hand_made_mixes():
     expected = kl_divergence(mix.historical_prediction, head.fc_roi(operator(features, mix.box, 4 / 32)))
     assert torch.allclose(losses['loss_consistency'], 0.25 * expected.mean(), atol=1e-6)
     assert torch.allclose(mix.prediction, F.softmax(head((features,)), 1))
+
+
+@pytest.mark.parametrize('augments', [dict(type='RecursiveMix', alpha=1.0), dict(type='CutMix', alpha=1.0), None])
+def test_a_batch_of_labels_gives_what_a_list_of_samples_gives(augments):
+    stock = augments is None or augments['type'] != 'RecursiveMix'
+    head = dict(type='LinearClsHead', num_classes=5, in_channels=64) if stock else None
+    models = [classifier(head=head) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    for model in models:
+        model.neck = MODELS.build(dict(type='GlobalAveragePooling')) if stock else None
+        model.data_preprocessor = RMDataPreprocessor(
+            [127.5] * 3, [64.0] * 3, num_classes=5, batch_augments=augments and dict(augments=augments)
+        )
+    for seed in range(4):
+        data, found = batch(), []
+        packed = dict(inputs=torch.stack(data['inputs']), data_samples=as_batch(data['data_samples']))
+        for model, form in zip(models, (data, packed)):
+            np.random.seed(seed)
+            torch.manual_seed(seed)
+            found.append(step(model, form))
+        assert found[0].keys() == found[1].keys()
+        assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])

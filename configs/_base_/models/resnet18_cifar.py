@@ -2,7 +2,7 @@
 model = dict(
     type='ImageClassifier',
     data_preprocessor=dict(
-        type='ClsDataPreprocessor',
+        type='RMDataPreprocessor',
         num_classes=100,
         # .4914 .4822 .4465 and .2023 .1994 .2010, in RGB as CIFAR is stored; the authors use them for CIFAR-100 too.
         mean=[125.307, 122.961, 113.8575],
