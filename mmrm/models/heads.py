@@ -12,7 +12,7 @@ from torch import nn
 
 from ..core import ROI_LAYER, Mix, check_omega, consistency_loss, kl_divergence, pool
 from ..utils.errors import UserTypeError, UserValueError
-from .data_preprocessor import MIX_FIELD
+from .samples import MIX_FIELD, SampleBatch
 
 
 @MODELS.register_module()
