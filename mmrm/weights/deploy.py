@@ -84,7 +84,7 @@ def export_network(
     shapes = _dynamic_shapes(dynamic)
     with atomic_write(out, overwrite) as part:
         try:
-            with _quiet(), torch.no_grad():
+            with _quiet(), _whole_windows(), torch.no_grad():
                 program = torch.export.export(network, (images,), dynamic_shapes=(shapes,))
                 if kind == 'onnx':
                     _save_onnx(program, images, shapes, part, note)
@@ -180,6 +180,24 @@ def _difference(network: nn.Module, part: Path, kind: str, images: torch.Tensor)
         expected = network(images)
     found = run_file(part, kind, images)
     return (found - expected).abs().max().item() / max(expected.abs().max().item(), 1e-6)
+
+
+@contextmanager
+def _whole_windows() -> Iterator[None]:
+    """mmpretrain's Swin counts images in floating point, which fixes their number in a program; here in integers."""
+    from mmpretrain.models.utils.attention import ShiftWindowMSA
+
+    def window_reverse(windows: torch.Tensor, height: int, width: int, side: int) -> torch.Tensor:
+        channels = windows.shape[-1]
+        windows = windows.view(-1, height // side, width // side, side, side, channels)
+        return windows.permute(0, 1, 3, 2, 4, 5).reshape(-1, height, width, channels)
+
+    before = ShiftWindowMSA.__dict__['window_reverse']
+    ShiftWindowMSA.window_reverse = staticmethod(window_reverse)
+    try:
+        yield
+    finally:
+        ShiftWindowMSA.window_reverse = before
 
 
 @contextmanager

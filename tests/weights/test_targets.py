@@ -16,6 +16,7 @@ SWIN = dict(embed_dims=8, depths=DEPTHS, num_heads=[1, 2, 4, 8])
 NETWORKS = {
     'ResNet': (dict(type='ResNet', depth=18), 512),
     'ResNet with bottlenecks': (dict(type='ResNet', depth=50), 2048),
+    'narrow ResNet': (dict(type='ResNet', depth=18, stem_channels=8, base_channels=8), 64),
     'ConvNeXt': (dict(type='ConvNeXt', arch=dict(depths=DEPTHS, channels=CHANNELS), gap_before_final_norm=False), 32),
     'ConvNeXt that pools first': (dict(type='ConvNeXt', arch=dict(depths=DEPTHS, channels=CHANNELS)), 32),
     'SwinTransformer': (dict(type='SwinTransformer', arch=SWIN, img_size=64, window_size=2), 64),
@@ -114,6 +115,9 @@ TABLE = {
     ('timm', 'timm EfficientNet'): lambda: of_timm('efficientnet_lite0'),
     ('transformers', 'ResNet'): lambda: of_transformers(
         'ResNet', embedding_size=64, hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type='basic'
+    ),
+    ('transformers', 'narrow ResNet'): lambda: of_transformers(
+        'ResNet', embedding_size=8, hidden_sizes=[8, 16, 32, 64], depths=[2, 2, 2, 2], layer_type='basic'
     ),
     ('transformers', 'ResNet with bottlenecks'): lambda: of_transformers('ResNet'),
     ('transformers', 'ConvNeXt that pools first'): lambda: of_transformers(

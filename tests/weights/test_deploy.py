@@ -1,0 +1,67 @@
+"""Every family of networks as a program for other runtimes: written, run there, compared."""
+
+import pytest
+import torch
+from mmengine.registry import MODELS, init_default_scope
+from test_targets import NETWORKS, shake_floats
+
+from mmrm.utils.errors import UserFileError
+from mmrm.weights.deploy import export_network, run_file
+
+FAMILIES = {
+    **{name: each for name, each in NETWORKS.items() if name not in ('ResNet with bottlenecks', 'timm RegNet')},
+    'CIFAR ResNet': (dict(type='ResNet_CIFAR', depth=18, stem_channels=8, base_channels=8), 64),
+    'PyramidNet': (dict(type='PyramidNetCIFAR', depth=29, alpha=24), 160),
+    'CIFAR DenseNet': (dict(type='DenseNetCIFAR', arch=dict(growth_rate=4, depths=[2, 2, 2, 2], init_channels=8)), 16),
+    'MobileNetV3': (dict(type='MobileNetV3', arch='small'), 576),
+    'EfficientNet': (dict(type='EfficientNet', arch='b0'), 1280),
+    'RegNet': (dict(type='RegNet', arch='regnetx_400mf'), 384),
+    'DeiT': (dict(type='VisionTransformer', arch='deit-tiny', img_size=64, out_type='featmap'), 192),
+}
+
+
+def network(name):
+    init_default_scope('mmpretrain')
+    config, channels = FAMILIES[name]
+    if name == 'PVTv2':
+        pytest.importorskip('mmdet')
+        import mmdet.models  # noqa: F401
+    if name.startswith('timm'):
+        pytest.importorskip('timm')
+    torch.manual_seed(2)
+    head = dict(type='RMConsistencyHead', num_classes=5, in_channels=channels, omega=0)
+    if 'pools first' in name:
+        head = dict(type='LinearClsHead', num_classes=5, in_channels=channels)
+    if name == 'MobileNetV3':
+        head['mid_channels'] = [32]
+    return shake_floats(MODELS.build(dict(type='ImageClassifier', backbone=dict(config), head=head)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind, suffix', [('onnx', '.onnx'), ('torch.export', '.pt2')])
+@pytest.mark.parametrize('name', FAMILIES)
+def test_any_number_of_images(name, kind, suffix, tmp_path):
+    if kind == 'onnx':
+        for package in ('onnx', 'onnxscript', 'onnxruntime'):
+            pytest.importorskip(package)
+    model = network(name)
+    export_network(model, tmp_path / f'net{suffix}', (64, 64), {}, kind, 'batch')
+    images = torch.randn(5, 3, 64, 64)
+    with torch.no_grad():
+        expected = model(images, mode='tensor')
+    found = run_file(tmp_path / f'net{suffix}', kind, images)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3 * expected.abs().max().item())
+
+
+def test_what_cannot_be_written_is_one_line_and_no_file(tmp_path):
+    """A Swin's windows need a size."""
+    with pytest.raises(UserFileError, match=r'cannot be written as torch\.export') as error:
+        export_network(network('SwinTransformer'), tmp_path / 'net.pt2', (64, 64), {}, 'torch.export', 'all')
+    assert '\n' not in str(error.value) and list(tmp_path.iterdir()) == []
+
+
+def test_a_program_that_says_something_else_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr('mmrm.weights.deploy.run_file', lambda *args: torch.zeros(1, 5))
+    with pytest.raises(UserFileError, match='says something else than torch'):
+        export_network(network('CIFAR ResNet'), tmp_path / 'net.pt2', (32, 32), {}, 'torch.export')
+    assert list(tmp_path.iterdir()) == []
