@@ -3,12 +3,13 @@
 :func:`fill` looks for the runs of every row, :func:`render` writes the result for a terminal or as a file.
 """
 
+import functools
 import json
 import re
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..utils.decisive import decisive_settings, differences
 from ..utils.errors import UserFileError, UserValueError
@@ -84,7 +85,10 @@ class Filled:
 
 # -------------------------------------------------------------------------------------------------------------- filling
 def fill(
-    table: Table, root: Union[str, Path, None] = None, given: Optional[Dict[str, Sequence[Union[str, Path]]]] = None
+    table: Table,
+    root: Union[str, Path, None] = None,
+    given: Optional[Dict[str, Sequence[Union[str, Path]]]] = None,
+    read: Callable[[Path], RunLog] = read_run,
 ) -> List[Filled]:
     """Look for the runs of every row of a table.
 
@@ -94,19 +98,20 @@ def fill(
             ``sweep/``. Defaults to None, ``work_dirs`` of the project.
         given (dict, optional): Further runs, config -> folders, e.g. ``{'configs/rm/x.py': ['elsewhere/x']}``, or
             ``sweep/<sweep>/<setting>/<value>`` -> folders.
+        read (callable): Reads a run, for one who has read them already; raises UserFileError where there is none.
 
     Returns:
         list[Filled]: In the order of the table.
     """
     root = Path(root) if root is not None else home() / 'work_dirs'
-    return [_fill_row(table, row, root, given or {}) for row in table.rows]
+    return [_fill_row(table, row, root, given or {}, read) for row in table.rows]
 
 
-def _fill_row(table: Table, row: Row, root: Path, given: dict) -> Filled:
+def _fill_row(table: Table, row: Row, root: Path, given: dict, read: Callable[[Path], RunLog] = read_run) -> Filled:
     cells = [
         Cell(METRICS[metric], value, reported=table.reported) for metric, value in zip(table.metrics, row.published)
     ]
-    config, runs, notes = _choose(_candidates(row, root, given))
+    config, runs, notes = _choose(_candidates(row, root, given), read)
     filled = Filled(row, cells, _state(runs), config, runs, notes=notes)
     counted = [run for run in runs if run.finished] or runs
     first = METRICS[table.metrics[0]]
@@ -153,14 +158,16 @@ def _number(path: Path) -> int:
     return int(re.sub(r'\D', '', path.name) or 0)
 
 
-def _choose(candidates: Iterable[Tuple[Optional[str], List[Path]]]) -> Tuple[Optional[str], List[RunLog], List[str]]:
+def _choose(
+    candidates: Iterable[Tuple[Optional[str], List[Path]]], read: Callable[[Path], RunLog] = read_run
+) -> Tuple[Optional[str], List[RunLog], List[str]]:
     """The candidate with most finished runs, the first of equals, and what was left out of it."""
     chosen, best = (None, [], []), (0, 0)
     for config, folders in candidates:
         runs, notes = [], []
         for folder in folders:
             try:
-                runs.append(read_run(folder))
+                runs.append(read(folder))
             except UserFileError:
                 continue
         by_seed: Dict[object, RunLog] = {}
@@ -218,26 +225,33 @@ def _efficiency(row: Row, root: Path) -> List[dict]:
 # ---------------------------------------------------------------------------------------------------------- same config
 def _different(run: RunLog, row: Row, config: Optional[str]) -> List[str]:
     """In which settings a run differs from the config (or the sweep's value) that it stands for."""
-    from mmengine.config import Config
-
     if run.settings is None:
         return [f'{show_path(run.folder)}: no config in the folder, so its length and settings are not known']
     try:
-        if config is None:
-            from ..experiments.sweep import SETTINGS, SWEEPS
-
-            cfg = Config.fromfile(shipped() / SETTINGS[row.sweep[1]])
-            cfg.merge_from_dict(SWEEPS[row.sweep[0]].values[row.sweep[2]])
-        else:
-            cfg = Config.fromfile(shipped() / config)
+        wanted = _wanted(config, row.sweep if config is None else None)
     except Exception as error:  # a toolbox that is not installed, a config that is gone
         return [f'{show_path(run.folder)}: not compared with its config ({type(error).__name__})']
-    wanted, found = (decisive_settings(each, length=True, weights=True) for each in (cfg.to_dict(), run.settings))
+    found = decisive_settings(run.settings, length=True, weights=True)
     told = sorted(f'{each.key}={each.new} instead of {each.old}' for each in differences(wanted, found))
     if not told:
         return []
     more = f' and {len(told) - 3} more' if len(told) > 3 else ''
     return [f'{show_path(run.folder)}: {OTHER_SETTINGS} than the config: {"; ".join(told[:3])}{more}']
+
+
+@functools.lru_cache(maxsize=64)
+def _wanted(config: Optional[str], sweep: Optional[Tuple[str, str, str]]) -> dict:
+    """The deciding settings of a shipped config or of a sweep's value; read once, as many runs are of one config."""
+    from mmengine.config import Config
+
+    if config is None:
+        from ..experiments.sweep import SETTINGS, SWEEPS
+
+        cfg = Config.fromfile(shipped() / SETTINGS[sweep[1]])
+        cfg.merge_from_dict(SWEEPS[sweep[0]].values[sweep[2]])
+    else:
+        cfg = Config.fromfile(shipped() / config)
+    return decisive_settings(cfg.to_dict(), length=True, weights=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- commands

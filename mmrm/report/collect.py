@@ -113,6 +113,7 @@ class Run:
     base: Optional[Base] = None
     config: Optional[Path] = None
     notes: List[str] = field(default_factory=list)
+    _values: Dict[str, Dict[int, float]] = field(default_factory=dict, repr=False)
 
     @property
     def seed(self) -> Optional[int]:
@@ -126,11 +127,13 @@ class Run:
         measure = measure or self.measure
         if measure is None:
             return {}
-        return {
-            step: metrics[measure.key] * measure.factor
-            for step, metrics in sorted(self.log.validations.items())
-            if is_number(metrics.get(measure.key)) and not _nothing(measure.key, metrics[measure.key])
-        }
+        if measure.key not in self._values:
+            self._values[measure.key] = {
+                step: metrics[measure.key] * measure.factor
+                for step, metrics in sorted(self.log.validations.items())
+                if is_number(metrics.get(measure.key)) and not _nothing(measure.key, metrics[measure.key])
+            }
+        return self._values[measure.key]
 
 
 @dataclass
@@ -429,37 +432,40 @@ def curves(run: Run, points: int = POINTS) -> dict:
 
 
 def _thin(records: Sequence[Tuple[float, dict]], length: float, points: int, wanted) -> dict:
-    keys = list(dict.fromkeys(key for _, record in records for key in record if wanted(key)))
-    keys = [key for key in keys if any(is_number(record.get(key)) for _, record in records)]
+    keys = [key for key in dict.fromkeys(key for _, record in records for key in record) if wanted(key)]
+    columns = {key: _column(key, [record for _, record in records]) for key in keys}
+    columns = {key: values for key, values in columns.items() if any(value is not None for value in values)}
     # As many as there will be at the end, so that seeds that are not equally far have their points at the same places.
     share = records[-1][0] / length if records else 1
     if not share or len(records) / min(share, 1) <= points:
-        return dict(
-            x=[_short(x) for x, _ in records],
-            every=1,
-            keys={key: dict(y=[_shown(key, record.get(key)) for _, record in records]) for key in keys},
-        )
+        drawn = {key: dict(y=[_short(value) for value in values]) for key, values in columns.items()}
+        return dict(x=[_short(x) for x, _ in records], every=1, keys=drawn)
     width = length / points
-    buckets: Dict[int, List[dict]] = {}
-    for x, record in records:
-        buckets.setdefault(max(math.ceil(x / width - 1e-9), 1), []).append(record)
+    buckets: Dict[int, List[int]] = {}
+    for place, (x, _) in enumerate(records):
+        buckets.setdefault(max(math.ceil(x / width - 1e-9), 1), []).append(place)
     found: dict = {}
-    for key in keys:
+    for key, column in columns.items():
         y, low, high = [], [], []
-        for bucket in buckets.values():
-            values = [record[key] for record in bucket if is_number(record.get(key))]
-            y.append(_shown(key, statistics.fmean(values)) if values else None)
-            low.append(_shown(key, min(values)) if values else None)
-            high.append(_shown(key, max(values)) if values else None)
+        for places in buckets.values():
+            values = [column[place] for place in places if column[place] is not None]
+            y.append(_short(sum(values) / len(values)) if values else None)
+            low.append(_short(min(values)) if values else None)
+            high.append(_short(max(values)) if values else None)
         found[key] = dict(y=y) if low == high else dict(y=y, low=low, high=high)
-    every = max(len(bucket) for bucket in buckets.values())
+    every = max(len(places) for places in buckets.values())
     return dict(x=[_short(number * width) for number in buckets], every=every, keys=found)
 
 
-def _shown(key: str, value) -> Optional[float]:
-    if not is_number(value) or _nothing(key, value):
-        return None
-    return _short(value * measure_of(key).factor)
+def _column(key: str, records: Sequence[dict]) -> List[Optional[float]]:
+    """The values of a key as they are shown, None where there is none."""
+    factor, coco, finite = measure_of(key).factor, key.startswith('coco/'), math.isfinite
+    column: List[Optional[float]] = []
+    for record in records:
+        value = record.get(key)
+        good = type(value) in (int, float) and finite(value) and not (coco and _nothing(key, value))
+        column.append(value * factor if good else None)
+    return column
 
 
 def _nothing(key: str, value: float) -> bool:
@@ -467,8 +473,10 @@ def _nothing(key: str, value: float) -> bool:
     return key.startswith('coco/') and value < 0
 
 
-def _short(value: float) -> float:
+def _short(value: Optional[float]) -> Optional[float]:
     """Six digits that count: more than a screen shows, half of what a float takes."""
+    if value is None:
+        return None
     short = float(f'{value:.6g}')
     return int(short) if short == int(short) and abs(short) < 1e15 else short
 

@@ -8,6 +8,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from ..analysis import tables
 from ..analysis.experiment_result import Difference, difference
 from ..analysis.published import TABLES, Table
+from ..utils.errors import UserFileError
+from ..utils.runs import RunLog
 from .collect import Measure, Run, is_number, measure_of, of_class
 from .configs import sweep_of
 
@@ -169,6 +171,13 @@ def paper_tables(runs: Sequence[Run]) -> List[Tuple[str, Table, List[tables.Fill
         sweep = sweep_of(run.log.folder)
         for key in filter(None, (run.base.config if run.base and not sweep else None, sweep)):
             given.setdefault(key, []).append(run.log.folder)
+    known = {run.log.folder: run.log for run in runs}
+
+    def read(folder: Path) -> RunLog:
+        if folder not in known:
+            raise UserFileError(f'{folder} is none of the runs of this page.')
+        return known[folder]
+
     found = []
     for name, table in TABLES.items():
         mine = [
@@ -177,5 +186,5 @@ def paper_tables(runs: Sequence[Run]) -> List[Tuple[str, Table, List[tables.Fill
             if set(row.configs) & set(given) or (row.sweep and '/'.join(('sweep', *row.sweep)) in given)
         ]
         if mine:
-            found.append((name, table, tables.fill(table, Path('no-other-runs-than-those-given'), given)))
+            found.append((name, table, tables.fill(table, Path('no-other-runs-than-those-given'), given, read)))
     return found
