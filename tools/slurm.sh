@@ -73,7 +73,8 @@ while :; do
     if [ -n "${SLURM_JOB_ID:-}" ]; then
         echo "queued again: job $SLURM_JOB_ID goes on from its last checkpoint" >&2
         scontrol requeue "$SLURM_JOB_ID" || exit $stopped
-        sleep 60 # until Slurm ends this script
+        sleep 60 & # until Slurm ends this script
+        wait $!
         exit $stopped
     fi
     MMRM_RESTARTS=$((MMRM_RESTARTS + 1))

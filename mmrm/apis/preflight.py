@@ -24,6 +24,7 @@ from ..core import ROI_LAYER
 from ..engine.optim_wrapper import bfloat16_is_fast
 from ..engine.runner import RANK_VARIABLES, Runner, check_epoch_is_complete, exact_loop
 from ..engine.schedulers import INFINITE
+from ..models.data_preprocessor import recursive_mixes
 from ..utils import files as writing
 from ..utils import paths
 from ..utils.checkpoints import read_checkpoint
@@ -309,11 +310,14 @@ def check_out(out: str, overwrite: bool) -> None:
 
 
 def check_free_space(runner: Runner) -> None:
-    """Raise if the disk cannot hold one checkpoint: weights and two states of the optimizer, 4 bytes each."""
+    """Raise if the disk cannot hold one checkpoint.
+
+    That is weights and two states of the optimizer, 4 bytes each, and RM's history of every process.
+    """
     hook = next((hook for hook in runner.hooks if hasattr(hook, 'max_keep_ckpts')), None)
     if hook is None or runner.rank != 0:
         return
-    size = 3 * 4 * sum(parameter.numel() for parameter in runner.model.parameters())
+    size = 3 * 4 * sum(parameter.numel() for parameter in runner.model.parameters()) + history_size(runner, hook)
     folder = checkpoint_dir(runner.cfg)
     if folder is None:
         return
@@ -330,6 +334,25 @@ def check_free_space(runner: Runner) -> None:
             f'{folder} has {free / 2**30:.1f} GiB free; {count} checkpoints may take '
             f'{count * size / 2**30:.1f} GiB. default_hooks.checkpoint.max_keep_ckpts limits them.'
         )
+
+
+def history_size(runner: Runner, hook) -> int:
+    """About how many bytes of RM's history a checkpoint in mid-epoch holds; 0 where the size of the images is unknown.
+
+    The size is that of the last crop or resize in the pipeline.
+    """
+    if not getattr(hook, 'save_history', False) or not any(map(recursive_mixes, runner.model.modules())):
+        return 0
+    loader = runner.cfg.train_dataloader
+    sides = [
+        step.get('crop_size') or step.get('scale') or step.get('size')
+        for dataset, _ in datasets(loader.dataset)
+        for step in dataset.get('pipeline') or []
+        if isinstance(step, dict)
+    ]
+    side = next((side for side in reversed(sides) if side), 0)
+    height, width = (side, side) if isinstance(side, int) else tuple(side)[:2]
+    return 4 * 3 * height * width * loader.batch_size * runner.world_size
 
 
 # ------------------------------------------------------------------------------------------------------- checkpoints

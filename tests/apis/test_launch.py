@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers import classifier
 from mmengine.config import Config
 from mmengine.device import utils as device_utils
 from mmengine.fileio import LocalBackend
@@ -550,6 +551,17 @@ def test_disk_too_small_for_a_checkpoint_is_found_before_training(error, run, di
     (disk / 'filler').write_bytes(bytes(3 << 20))
     assert 'a checkpoint takes about 2 MiB' in error(launch.train, run[0], '--work-dir', disk / 'work')
     assert not list((disk / 'work').glob('*.pth'))
+
+
+def test_the_history_of_all_processes_counts_as_part_of_a_checkpoint(monkeypatch):
+    pipeline = [dict(type='LoadImageFromFile'), dict(type='RandomResizedCrop', scale=224), dict(type='PackInputs')]
+    cfg = Config(dict(train_dataloader=dict(batch_size=64, dataset=dict(type='ImageNet', pipeline=pipeline))))
+    model = classifier(alpha=1.0)
+    runner = SimpleNamespace(cfg=cfg, model=model, world_size=8)
+    assert preflight.history_size(runner, SimpleNamespace(save_history=True)) == 8 * 64 * 3 * 224 * 224 * 4
+    assert preflight.history_size(runner, SimpleNamespace(save_history=False)) == 0
+    runner.model = torch.nn.Linear(1, 1)
+    assert preflight.history_size(runner, SimpleNamespace(save_history=True)) == 0
 
 
 def test_disk_that_fills_up_during_training_keeps_the_older_checkpoint(error, run, disk):

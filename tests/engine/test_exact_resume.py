@@ -1,6 +1,8 @@
 """Stopped at any iteration and resumed is, bit for bit, never stopped."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from torch.utils.data import Dataset
 from mmrm.engine.hooks import CrashSafeCheckpointHook
 from mmrm.engine.runner import Runner
 from mmrm.models.data_preprocessor import history_state
+from mmrm.utils import stopping
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.errors import UserError
 
@@ -499,3 +502,106 @@ def test_the_state_is_read_without_executing_anything(tmp_path):
     state = read_checkpoint(tmp_path / 'iter_6.pth')['resume_state']
     assert (state['epoch'], state['batch']) == (1, 2)
     assert any(name.startswith('gradient.backbone') for name in state['tensors'][0])
+
+
+# -------------------------------------------------------------------------------------------------------------- signals
+class Signalled(Hook):
+    """Sends this process a signal at a named point of a run, the n-th time that it comes by."""
+
+    priority = 'HIGHEST'
+
+    def __init__(self, point, times, number=signal.SIGTERM):
+        self.times, self.number = times, number
+        setattr(self, point, self.send)
+
+    def send(self, *args, **kwargs):
+        self.times -= 1
+        if self.times == 0:
+            os.kill(os.getpid(), self.number)
+
+
+def stopped_by_signal(folder, hook, **kwargs):
+    """Run until a signal stops it; no other checkpoint is written. Returns the message."""
+    with stopping.caught(), stopping.deferred(), pytest.raises(stopping.Stopped) as stop:
+        runner(folder, **{**kwargs, 'every': 100, 'hooks': [hook, *kwargs.get('hooks', ())]}).train()
+    assert stop.value.code == 75
+    return stop.value.message
+
+
+@pytest.mark.parametrize('name', ['epochs', 'epochs, accumulated', 'iterations'])
+@pytest.mark.parametrize(
+    'point, times, saved',
+    [
+        ('after_train_iter', 2, 2),
+        ('after_train_iter', 3, 3),  # between two updates of an accumulated gradient
+        ('after_train_iter', 4, 4),  # the end of an epoch
+        ('after_val_iter', 2, None),  # in the middle of a validation
+        ('before_save_checkpoint', 1, 12),  # while the last checkpoint is written
+    ],
+)
+def test_a_signal_saves_after_the_step_and_nothing_is_repeated(tmp_path, unbroken, name, point, times, saved):
+    if saved is None:
+        saved = 4 if name.startswith('epochs') else 5
+    elif saved == 3 and 'accumulated' in name:
+        saved = 4
+    whole, folder = unbroken(name)
+    case = dict(CASES[name], every=100)
+    if saved == 12:  # then there is nothing left to stop
+        with stopping.caught(), stopping.deferred():
+            runner(tmp_path, **dict(case, hooks=[Signalled(point, times)])).train()
+        return
+    message = stopped_by_signal(tmp_path, Signalled(point, times), **case)
+    assert [path.name for path in tmp_path.glob('*.pth')] == [f'iter_{saved}.pth']
+    assert f'stopped by SIGTERM after iteration {saved}, and {tmp_path}/iter_{saved}.pth' in message
+    parts = runner(tmp_path, resume=True, **case)
+    parts.train()
+    assert_same(whole, parts)
+    assert logged(tmp_path) == logged(folder)
+    steps = [entry['step'] for path in sorted(tmp_path.glob('*/vis_data/scalars.json')) for entry in losses_of(path)]
+    assert steps == list(range(1, 13))
+
+
+def losses_of(path):
+    entries = map(json.loads, path.read_text().splitlines())
+    return [entry for entry in entries if 'loss' in entry]
+
+
+def test_a_validation_that_is_cut_off_gives_the_weights_back_that_the_moving_average_had_replaced(tmp_path):
+    average = dict(hooks=[dict(type='EMAHook', momentum=0.3)])
+    whole = runner(tmp_path / 'whole', **average)
+    whole.train()
+    stopped_by_signal(tmp_path / 'parts', Signalled('after_val_iter', 6, signal.SIGUSR1), **average)
+    parts = runner(tmp_path / 'parts', resume=True, **average)
+    parts.train()
+    assert_same(whole, parts)
+    for left, right in zip(average_of(whole).parameters(), average_of(parts).parameters()):
+        assert torch.equal(left, right)
+    assert logged(tmp_path / 'parts') == logged(tmp_path / 'whole')
+
+
+def average_of(run):
+    return next(hook.ema_model for hook in run.hooks if hasattr(hook, 'ema_model'))
+
+
+def test_a_signal_before_the_first_iteration_ends_the_run_there(tmp_path):
+    message = stopped_by_signal(tmp_path, Signalled('before_run', 1))
+    assert 'after iteration 0, nothing is lost' in message and not list(tmp_path.glob('*.pth'))
+
+
+def test_a_signal_in_a_run_that_goes_on_names_the_checkpoint_that_it_went_on_from(tmp_path):
+    stopped_by_signal(tmp_path, Signalled('after_train_iter', 2))
+    assert 'iter_2.pth holds everything' in stopped_by_signal(tmp_path, Signalled('before_run', 1), resume=True)
+
+
+def test_a_run_that_writes_no_checkpoints_does_not_save_on_a_signal(tmp_path):
+    run = runner(tmp_path, every=-1)
+    (hook,) = [hook for hook in run.hooks if isinstance(hook, CrashSafeCheckpointHook)]
+    assert not hook.saves_on_signals(run)
+
+
+def test_the_gradient_that_a_checkpoint_holds_is_not_said_to_be_lost(tmp_path, capsys):
+    with pytest.raises(Stop):
+        runner(tmp_path, hooks=[StopAfter(3)], accumulate=2, every=3).train()
+    capsys.readouterr()
+    runner(tmp_path, accumulate=2, every=3, resume=True).train()
+    assert 'is lost' not in ''.join(capsys.readouterr())

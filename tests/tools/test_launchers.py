@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,6 +151,116 @@ def test_python_chooses_the_interpreter(tmp_path, environment, script, task):
     log = tmp_path / 'log'
     assert start(log, dict(environment, PYTHON='echo'), TOOLS / script, 'a', 'b').wait() == 0
     assert log.read_text() == f'{TOOLS / "dist.py"} {task} a b\n'
+
+
+# ------------------------------------------------------------------------------------------- signals, restarts, hanging
+def listeners() -> dict:
+    """Process id -> addresses that it listens at."""
+    shown = subprocess.run(['ss', '-ltnpH'], capture_output=True, text=True, check=True).stdout
+    found: dict = {}
+    for line in shown.splitlines():
+        for pid in re.findall(r'pid=(\d+)', line):
+            found.setdefault(int(pid), []).append(line.split()[3])
+    return found
+
+
+def test_a_signal_to_the_launcher_saves_and_the_run_goes_on_where_it_was(tmp_path, environment):
+    """On the way: on one node nothing listens but on loopback."""
+    config, work = write_run(tmp_path, epochs=3, images=64), tmp_path / 'work'
+    command = (TOOLS / 'dist_train.sh', config, 2, '--work-dir', work)
+    log = tmp_path / 'first.log'
+    run = start(log, environment, *command, cwd=tmp_path)
+    wait_for(lambda: len(losses(log.read_text(), 2)) > 2, log, run)
+    if shutil.which('ss'):
+        there = listeners()
+        mine = [address for pid in (run.pid, *children(run.pid)) for address in there.get(pid, ())]
+        assert mine and all(address.startswith(('127.', '[::1]')) for address in mine), mine
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=120) == 75, log.read_text()[-3000:]
+    text = log.read_text()
+    last = text.strip().splitlines()[-1]
+    assert re.match(r'stopped by SIGTERM after iteration \d+, and .*\.pth holds everything\. .*--resume', last), last
+    assert 'Traceback' not in text and not (tmp_path / '.dist_test').exists()
+    done = int(re.search(r'after iteration (\d+)', last)[1])
+    second = tmp_path / 'second.log'
+    assert start(second, environment, *command, '--resume', cwd=tmp_path).wait() == 0, second.read_text()[-3000:]
+    steps = [len(losses(each, epoch)) for each in (text, second.read_text()) for epoch in (1, 2, 3)]
+    assert sum(steps[:3]) == done and sum(steps[3:]) == 48 - done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGUSR1, signal.SIGINT])
+def test_other_signals_do_the_same_also_if_they_go_to_one_process_only(tmp_path, environment, number):
+    config, log = write_run(tmp_path, epochs=3, images=64), tmp_path / 'log'
+    run = start(log, environment, TOOLS / 'dist_train.sh', config, 2, '--work-dir', tmp_path / 'work')
+    wait_for(lambda: len(losses(log.read_text(), 1)) > 2, log, run)
+    os.kill(children(run.pid)[1], number)
+    assert run.wait(timeout=120) == 75, log.read_text()[-3000:]
+    assert f'stopped by {number.name} after iteration' in log.read_text()
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_everything_at_once(tmp_path, environment):
+    more = "custom_imports['imports'].append('slow_step')\ncustom_hooks += [dict(type='SlowStep')]\n"
+    (tmp_path / 'slow_step.py').write_text("""
+import time
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+@HOOKS.register_module()
+class SlowStep(Hook):
+    def after_train_iter(self, *args, **kwargs):
+        time.sleep(60)
+""")
+    config, log = write_run(tmp_path, more=more), tmp_path / 'log'
+    env = dict(environment, PYTHONPATH=f'{tmp_path}:{os.environ.get("PYTHONPATH", "")}')
+    run = start(log, env, TOOLS / 'dist_train.sh', config, 2, '--work-dir', tmp_path / 'work')
+    wait_for(lambda: 'Checkpoints will be saved to' in log.read_text(), log, run)
+    time.sleep(5)
+    workers = children(run.pid)
+    run.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert run.poll() is None
+    run.send_signal(signal.SIGINT)
+    assert run.wait(timeout=20) == 130 and 'interrupted twice' in log.read_text()
+    wait_for(lambda: not any(alive(worker) for worker in workers), log)
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_started_again_and_the_run_goes_on(tmp_path, environment):
+    """Also where ``--overwrite`` was asked for: only the first start overwrites."""
+    config, work, log = write_run(tmp_path, epochs=4, images=64), tmp_path / 'work', tmp_path / 'log'
+    command = (TOOLS / 'dist_train.sh', config, 2, '--work-dir', work, '--overwrite')
+    run = start(log, dict(environment, MAX_RESTARTS='1'), *command)
+    wait_for(lambda: len(losses(log.read_text(), 3)) > 2, log, run)
+    os.kill(children(run.pid)[1], signal.SIGKILL)
+    assert run.wait(timeout=300) == 0, log.read_text()[-3000:]
+    assert 'resumed epoch: 2, iter: 32' in log.read_text() and not list(work.glob('replaced-*'))
+    assert read_checkpoint(work / 'epoch_4.pth')['meta']['iter'] == 64
+
+
+@pytest.mark.slow
+def test_a_killed_process_without_restarts_is_named(tmp_path, environment):
+    config, log = write_run(tmp_path, epochs=9, images=64), tmp_path / 'log'
+    run = start(log, environment, TOOLS / 'dist_train.sh', config, 2, '--work-dir', tmp_path / 'work')
+    wait_for(lambda: len(losses(log.read_text(), 1)) > 2, log, run)
+    os.kill(children(run.pid)[1], signal.SIGKILL)
+    assert run.wait(timeout=120) == 137, log.read_text()[-3000:]
+    assert 'stopped: process 1 of the run was killed by SIGKILL' in log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('restarts', [0, 1])
+def test_a_stopped_process_is_found_named_and_ended(tmp_path, environment, restarts):
+    config, log = write_run(tmp_path, epochs=4, images=64), tmp_path / 'log'
+    env = dict(environment, HANG_MINUTES='0.5', MAX_RESTARTS=str(restarts))
+    run = start(log, env, TOOLS / 'dist_train.sh', config, 2, '--work-dir', tmp_path / 'work')
+    wait_for(lambda: len(losses(log.read_text(), 2)) > 2, log, run)
+    os.kill(children(run.pid)[1], signal.SIGSTOP)
+    assert run.wait(timeout=300) == (0 if restarts else 124), log.read_text()[-3000:]
+    (line,) = re.findall('^error: process .*', log.read_text(), re.M)
+    assert 'process 1 of the run hangs (it is stopped' in line and 'for 0.5 minutes' in line
+    assert ('resumed epoch: 1' in log.read_text()) == bool(restarts)
 
 
 @pytest.mark.slow
@@ -470,6 +581,98 @@ def test_without_slurm_the_message_names_the_other_way(tmp_path, environment):
         check=False,
     )
     assert run.returncode == 2 and 'dist_train.sh' in run.stderr
+
+
+def test_slurm_queues_a_run_again_that_its_warning_stopped(tmp_path, slurm):
+    """Twice, from where it was; an ``srun`` that ends with 75, 75 and 0."""
+    (tmp_path / 'config.py').write_text('')
+    (tmp_path / 'bin/srun').write_text(f"""#!/usr/bin/env bash
+echo "$MMRM_LAUNCH $MMRM_RESTARTS" >> {tmp_path}/starts
+[ $(wc -l < {tmp_path}/starts) -gt 2 ] || exit 75
+""")
+    run = subprocess.run(
+        [str(TOOLS / 'slurm_train.sh'), 'cpu', 'job', 'config.py'],
+        env=slurm,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0 and run.stderr.count('queued again') == 2
+    names, counts = zip(*(line.split() for line in (tmp_path / 'starts').read_text().splitlines()))
+    assert len(set(names)) == 1 and counts == ('0', '1', '2')
+
+
+@pytest.mark.parametrize('code, queued', [(75, True), (0, False), (2, False), (143, False)])
+def test_in_a_slurm_job_the_job_is_queued_again(tmp_path, slurm, code, queued):
+    (tmp_path / 'config.py').write_text('')
+    (tmp_path / 'bin/srun').write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$@" > {tmp_path}/srun.txt\nexit {code}\n')
+    scontrol = tmp_path / 'bin/scontrol'
+    scontrol.write_text(f'#!/usr/bin/env bash\necho "$@" > {tmp_path}/scontrol.txt\nkill $PPID\n')  # as Slurm does
+    scontrol.chmod(0o755)
+    run = subprocess.run(
+        [str(TOOLS / 'slurm_train.sh'), 'cpu', 'job', 'config.py'],
+        env=dict(slurm, SLURM_JOB_ID='12', GPUS='2'),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == code
+    assert (tmp_path / 'scontrol.txt').exists() == queued
+    if queued:
+        assert (tmp_path / 'scontrol.txt').read_text() == 'requeue 12\n'
+    assert '-p' not in (tmp_path / 'srun.txt').read_text().splitlines()  # the job has its partition
+
+
+def test_slurm_run_that_somebody_ends_is_not_queued_again(tmp_path, slurm):
+    (tmp_path / 'config.py').write_text('')
+    (tmp_path / 'bin/srun').write_text(f'#!/usr/bin/env bash\necho start >> {tmp_path}/starts\nkill $PPID\nexit 75\n')
+    command = [str(TOOLS / 'slurm_train.sh'), 'cpu', 'job', 'config.py']
+    run = subprocess.run(command, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 75 and (tmp_path / 'starts').read_text() == 'start\n' and 'queued' not in run.stderr
+
+
+def test_slurm_batch_job_is_submitted_with_its_warning(tmp_path, slurm):
+    (tmp_path / 'config.py').write_text('')
+    sbatch = tmp_path / 'bin/sbatch'
+    sbatch.write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$@" > {tmp_path}/sbatch.txt\n')
+    sbatch.chmod(0o755)
+    env = dict(slurm, BATCH='1', GPUS='2', WARN_SECONDS='300', SRUN_ARGS='--time=60')
+    command = [str(TOOLS / 'slurm_train.sh'), 'cpu', 'job', 'config.py', 'a b', '--seed', '1']
+    subprocess.run(command, env=env, cwd=tmp_path, check=True)
+    words = (tmp_path / 'sbatch.txt').read_text().splitlines()
+    assert {'--requeue', '--signal=USR1@300', '--open-mode=append', '--time=60', '--ntasks=2'} <= set(words)
+    assert words[-1] == f'exec bash {TOOLS}/slurm.sh cpu job train config.py --work-dir a\\ b --seed 1 '
+
+
+def has_slurm() -> bool:
+    """Whether there is a Slurm with a partition that answers."""
+    return bool(shutil.which('sbatch')) and subprocess.run(['sinfo'], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_slurm(), reason='there is no Slurm here')
+def test_real_slurm_queues_a_run_again_and_it_goes_on(tmp_path, environment, free_port):
+    """Minutes: Slurm waits before it starts a job again. The warning is sent by hand."""
+    (partition,) = subprocess.run(['sinfo', '-ho', '%R'], capture_output=True, text=True, check=True).stdout.split()[:1]
+    config, work = write_run(tmp_path, epochs=200, images=64), tmp_path / 'work'
+    env = dict(environment, GPUS='2', CPUS_PER_TASK='1', BATCH='1', PORT=str(free_port))
+    command = [str(TOOLS / 'slurm_train.sh'), partition, 'mmrm-test', str(config), str(work)]
+    told = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    job = told.split()[-1]
+    log = tmp_path / f'mmrm-test-{job}.log'
+    try:
+        wait_for(lambda: log.exists() and len(losses(log.read_text(), 2)) > 2, log)
+        subprocess.run(['scancel', '--signal=USR1', job], check=True)
+        wait_for(lambda: f'queued again: job {job}' in log.read_text(), log)
+        saved = re.search(r'after iteration (\d+), and (\S+) holds', log.read_text())
+        wait_for(lambda: f'going on from {saved[2]}' in log.read_text(), log)
+        wait_for(lambda: f', iter: {saved[1]}' in log.read_text(), log)
+    finally:
+        subprocess.run(['scancel', job], check=True)
+    wait_for(lambda: job not in subprocess.run(['squeue', '-ho', '%i'], capture_output=True, text=True).stdout, log)
+    assert log.read_text().count('queued again') == 1
 
 
 @pytest.mark.slow
