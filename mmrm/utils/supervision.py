@@ -22,7 +22,7 @@ class Beat(NamedTuple):
     """A sign of life."""
 
     pid: int
-    count: int
+    number: int
     place: int  # what comes later in a run has a higher one, the same in all processes
     did: str
 
@@ -61,7 +61,8 @@ def read_beats(there: Path) -> Dict[int, Beat]:
     for path in there.glob('beat-*'):
         words = path.read_bytes().decode(errors='replace').split(maxsplit=3)
         if len(words) == 4:
-            beats[int(path.name[5:])] = Beat(*map(int, words[:3]), words[3].strip())
+            pid, number, place = map(int, words[:3])
+            beats[int(path.name[5:])] = Beat(pid, number, place, words[3].strip())
     return beats
 
 

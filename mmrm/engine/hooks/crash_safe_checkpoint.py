@@ -157,7 +157,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
         if step == 0:
             message = f'{message}, nothing is lost. Go on with the same command and --resume.'
         elif self._saved_at == step:
-            saved = self.last_ckpt or runner._load_from
+            saved = self.last_ckpt or runner._load_from or 'the checkpoint it went on from'
             message = f'{message}, and {saved} holds everything. Go on with the same command and --resume.'
         else:
             message = f'{message}; no checkpoint of it could be written. {last_good_checkpoint(runner)}'
