@@ -1,7 +1,9 @@
 """The report: what stands in the page comes from the logs, and bad input leaves a page that says so."""
 
+import importlib.util
 import json
 import re
+import sys
 
 import pytest
 
@@ -252,3 +254,15 @@ def test_a_report_that_fails_is_told_and_not_raised(tmp_path, monkeypatch):
     write_run(tmp_path / 'run', [10.0])
     monkeypatch.setattr(page, 'build', lambda *_: 1 / 0)
     assert page.beside(tmp_path, told.append) is None and 'division' in told[1]
+
+
+def test_the_benchmark_runs_in_small(capsys, monkeypatch):
+    spec = importlib.util.spec_from_file_location(
+        'report_benchmark', page.FOLDER.parents[1] / 'benchmarks' / 'report.py'
+    )
+    monkeypatch.setattr(sys, 'path', list(sys.path))  # the script puts the checkout first
+    monkeypatch.setattr(sys, 'argv', ['report.py', '--runs', '5', '--epochs', '3'])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main()
+    assert re.search(r'5 runs of 3 epochs: [\d.]+ s, 0\.\d+ MB', capsys.readouterr().out)

@@ -278,7 +278,7 @@
       const mark = make('i');
       mark.style.background = colourOf(row.line.colour);
       const extra = row.line.extra && row.line.extra.get(row.at);
-      const text = row.low !== null && row.low !== undefined && row.low !== row.high ? `${show(row.low)} to ${show(row.high)}` : show(row.value);
+      const text = row.low !== null && row.low !== undefined && row.low !== row.high ? `${show(row.low)} to ${show(row.high)}` : show(extra ? Number(row.value.toPrecision(5)) : row.value);
       return make('div', { className: row === nearest ? 'near' : '' }, mark, make('span', { textContent: row.line.label }), make('em', { textContent: extra ? `${text} ${extra}` : text }));
     }), ...(rows.length > shown.length ? [make('small', { textContent: `${rows.length - shown.length} more` })] : []));
     box.style.display = 'block';
