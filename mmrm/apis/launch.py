@@ -34,6 +34,7 @@ from ..utils.processes import local_rank, warn
 from ..weights import check_placement
 from ..weights.strict import init_cfgs
 from . import preflight
+from .gpu_defaults import set_gpu_defaults
 from .processes import (
     check_port,
     follow_parent,
@@ -297,6 +298,7 @@ def prepare_train(args: argparse.Namespace) -> Config:
     if args.amp:
         preflight.set_amp(cfg, device)
     preflight.check_precision(cfg, device)
+    set_gpu_defaults(cfg, device, args.amp)
     if args.auto_scale_lr:
         preflight.set_auto_scale_lr(cfg, config)
     preflight.set_loader_defaults(cfg, device)

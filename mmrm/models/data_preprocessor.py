@@ -26,9 +26,17 @@ class RMDataPreprocessor(ClsDataPreprocessor):
 
     Where the samples carry colour changes (of the transform ``RMColors``) or holes (of ``RMCutout``), these are applied
     to the batch on its device, together with the normalisation. In training every data sample gets the field
-    ``rm_mix``: the :class:`mmrm.core.Mix` of this iteration, or None when another augment (or none) was chosen. All
-    arguments are those of mmpretrain's ``ClsDataPreprocessor``.
+    ``rm_mix``: the :class:`mmrm.core.Mix` of this iteration, or None when another augment (or none) was chosen.
+
+    Args:
+        *args, **kwargs: As for mmpretrain's ``ClsDataPreprocessor``.
+        non_blocking (bool): Whether a copy to the device does not wait for it, with a loader's ``pin_memory``. Defaults
+            to True.
     """
+
+    def __init__(self, *args, non_blocking: bool = True, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._non_blocking = non_blocking
 
     def forward(self, data: dict, training: bool = False) -> dict:
         """Normalise, pad and augment a batch as mmpretrain does, and mark its samples with what was mixed."""
