@@ -1,4 +1,4 @@
-"""benchmarks/soak.py in small: real processes, SIGKILL, compared with the run that nobody killed."""
+"""benchmarks/soak.py in small: real processes, every signal, compared with the run that nobody killed."""
 
 import subprocess
 import sys

@@ -223,6 +223,7 @@ def test(argv: Optional[Sequence[str]] = None) -> None:
     """``tools/test.py``. ``argv`` defaults to the command line."""
     args = test_parser().parse_args(argv)
     start_process(args)
+    supervision.join(local_rank())
     with messages(args):
         with same_on_every_process(args):
             cfg = prepare_test(args)
@@ -266,7 +267,7 @@ def dist(argv: Optional[Sequence[str]] = None) -> None:
         os.environ['MMRM_PARENT'] = str(os.getpid())
         script = paths.shipped() / 'tools' / f'{task}.py'
         worker = [*argv[: positionals - 1], *argv[positionals:], '--launcher', 'pytorch']
-        run_processes(args.gpus, nodes, node_rank, address, port, [str(script), *worker])
+        run_processes(args.gpus, nodes, node_rank, address, port, [str(script), *worker], saves=task == 'train')
 
 
 # ------------------------------------------------------------------------------------------------------- before a run

@@ -99,12 +99,15 @@ def port_message(port, why: str = 'Address already in use') -> str:
 
 
 # --------------------------------------------------------------------------------------------------------- the launcher
-def run_processes(gpus: int, nodes: int, node_rank: int, address: str, port: int, command: List[str]) -> None:
+def run_processes(
+    gpus: int, nodes: int, node_rank: int, address: str, port: int, command: List[str], saves: bool = True
+) -> None:
     """Run ``command`` in ``gpus`` processes of this node, and exit as they did.
 
     The exit code is 75 if they were asked to end and kept everything, 124 if one of them hung, else that of the first
     one that failed. ``MAX_RESTARTS`` says how often they are started again after a failure, ``HANG_MINUTES`` after how
-    long one that does not get on is ended.
+    long one that does not get on is ended. Without ``saves`` the processes have nothing to save when they are asked to
+    end.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -128,7 +131,7 @@ def run_processes(gpus: int, nodes: int, node_rank: int, address: str, port: int
     else:
         options += [f'--node_rank={node_rank}', f'--master_addr={address}', f'--master_port={port}']
     parsed = parse_args([*options, *command])
-    watcher = Watcher(folder, gpus, node_rank * gpus, 60 * minutes)
+    watcher = Watcher(folder, gpus, node_rank * gpus, 60 * minutes, saves)
     try:
         with watcher.running(parsed):
             run(parsed)
@@ -171,15 +174,17 @@ class Watcher:
         processes: How many there are on this node.
         first: The rank of the first of them.
         limit: Seconds without a sign of life after which a process counts as hung; 0 for never.
+        saves: Whether the processes save when they are asked to end; else they are ended.
     """
 
     TICK = 0.5  # seconds
 
-    def __init__(self, folder: Path, processes: int, first: int, limit: float):
+    def __init__(self, folder: Path, processes: int, first: int, limit: float, saves: bool = True):
         self.folder = folder
         self.processes = processes
         self.first = first
         self.limit = limit
+        self.saves = saves
         self.hung = False
         self._interrupts = 0
         self._told: Set[int] = set()
@@ -215,12 +220,15 @@ class Watcher:
     # ------------------------------------------------------------------------------------------------------- signals
     def _on_signal(self, number: int, frame) -> None:
         self._interrupts += number == signal.SIGINT
-        if self._interrupts > 1:
+        if not self.saves or self._interrupts > 1:
             for beat in supervision.read_beats(self.folder).values():
                 send(beat.pid, signal.SIGKILL)
-            os.write(2, b'interrupted twice: ended at once. The last checkpoint is complete: --resume\n')
+            told = f'stopped by {signal.Signals(number).name}'
+            if self.saves:
+                told = 'interrupted twice: ended at once. The last checkpoint is complete: --resume'
+            os.write(2, f'{told}\n'.encode())
             shutil.rmtree(self.folder, ignore_errors=True)
-            os._exit(128 + signal.SIGINT)
+            os._exit(128 + number)
         (self.folder / supervision.STOP).write_text(str(int(number)))
         beats = supervision.read_beats(self.folder)
         if any(beat.place for beat in beats.values()):

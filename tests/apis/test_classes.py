@@ -315,7 +315,7 @@ dataset['pipeline'].insert(1, dict(type='OwnTransformOfTestClasses'))
 # ----------------------------------------------------------------------------------------------------- other ways, cost
 def test_dist_train_tells_it_once_before_it_starts_processes(tmp_path, error, monkeypatch):
     started = []
-    monkeypatch.setattr(launch, 'run_processes', lambda *args: started.append(args))
+    monkeypatch.setattr(launch, 'run_processes', lambda *args, **kwargs: started.append(args))
     told = error(launch.dist, 'train', tiny(tmp_path), 2, '--work-dir', tmp_path / 'work')
     assert 'model.head.num_classes=2' in told and not started
 

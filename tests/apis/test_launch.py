@@ -164,7 +164,7 @@ def test_more_processes_than_gpus(error, run, monkeypatch):
     monkeypatch.setattr(device_utils, 'DEVICE', 'cuda')
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
     assert '3 processes' in error(launch.dist, 'train', run[0], 3)
-    monkeypatch.setattr(launch, 'run_processes', lambda *args: None)
+    monkeypatch.setattr(launch, 'run_processes', lambda *args, **kwargs: None)
     launch.dist(['train', str(run[0]), '2', '--work-dir', str(run[1])])
     # Started by something else, each process looks for itself.
     monkeypatch.delenv('MMRM_PARENT')
@@ -181,7 +181,7 @@ def test_gpus_must_be_a_positive_number(error, run, gpus):
 
 def test_busy_port_matters_to_node_0_only(error, run, monkeypatch):
     started = []
-    monkeypatch.setattr(launch, 'run_processes', lambda *args: started.append(args))
+    monkeypatch.setattr(launch, 'run_processes', lambda *args, **kwargs: started.append(args))
     with socket.socket() as other:
         other.bind(('127.0.0.1', 0))
         other.listen()
@@ -221,7 +221,7 @@ def test_wrong_node_variables_are_named(error, run, monkeypatch, name, value):
 
 def test_dist_passes_the_options_on_to_each_process(run, monkeypatch):
     started = []
-    monkeypatch.setattr(launch, 'run_processes', lambda *args: started.append(args[-1]))
+    monkeypatch.setattr(launch, 'run_processes', lambda *args, **kwargs: started.append(args[-1]))
     launch.dist(['train', str(run[0]), '2', '--work-dir', str(run[1]), '--cfg-options', 'train_cfg.max_epochs=1'])
     script, *argv = started[0]
     assert Path(script).samefile(paths.shipped() / 'tools' / 'train.py')
@@ -466,7 +466,7 @@ needs_locks = pytest.mark.skipif(files.fcntl is None, reason='no file locks here
 def test_a_second_run_in_a_work_dir_stops_and_names_the_first(error, trained, tmp_path, monkeypatch, options):
     work = tmp_path / 'work'
     shutil.copytree(trained[1], work)
-    monkeypatch.setattr(launch, 'run_processes', lambda *args: pytest.fail('processes were started'))
+    monkeypatch.setattr(launch, 'run_processes', lambda *args, **kwargs: pytest.fail('processes were started'))
     with files.locked(work / files.RUN_LOCK):
         before = content(work)
         for function, argv in ((launch.train, ()), (launch.dist, ('train',))):
@@ -503,7 +503,7 @@ def test_a_run_holds_its_folders_to_its_end_and_no_longer(error, run, tmp_path, 
 @needs_locks
 def test_only_the_first_process_of_a_run_asks_for_its_lock(run, monkeypatch):
     run[1].mkdir()
-    monkeypatch.setattr(launch, 'run_processes', lambda *args: None)
+    monkeypatch.setattr(launch, 'run_processes', lambda *args, **kwargs: None)
     with files.locked(run[1] / files.RUN_LOCK):  # held by the first process, on another node
         monkeypatch.setenv('NNODES', '2')
         monkeypatch.setenv('MASTER_ADDR', '127.0.0.1')
