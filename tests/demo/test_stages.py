@@ -16,6 +16,7 @@ from rich.console import Console
 
 import mmrm.weights
 from mmrm.demo import stages as demo
+from mmrm.report.page import is_report
 from mmrm.utils import paths
 from mmrm.utils.errors import UserError, UserFileError, UserValueError
 
@@ -322,6 +323,7 @@ def test_the_quick_demo_end_to_end_with_a_kill_in_the_middle(tmp_path):
     import cv2
 
     assert cv2.imread(str(work / 'picture.png')).std() > 10
+    assert is_report(work / 'report.html')
     written = {path: path.stat().st_mtime_ns for path in work.rglob('*.p[nt][gh]')}
     third = subprocess.run(command, cwd='/', capture_output=True, text=True)
     assert third.returncode == 0 and f'0 of {len(demo.STAGES)} stages ran now' in third.stdout

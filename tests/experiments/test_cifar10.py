@@ -234,6 +234,7 @@ def test_the_command_runs_what_is_missing_and_writes_down_each_result(tool, tmp_
     few = ('--methods', 'baseline', 'rm', '--seeds', 0, 1, '--jobs', 2)
     code, printed = tool(*few)
     assert code == 0 and '4 runs, 0 of them finished' in printed, printed
+    assert 'report.html' in printed and (tmp_path / 'w' / 'report.html').is_file()
     results = experiment.read_results(tmp_path / 'w' / 'results.jsonl')
     assert sorted((r['method'], r['seed']) for r in results) == [('baseline', 0), ('baseline', 1), ('rm', 0), ('rm', 1)]
     for found in results:
