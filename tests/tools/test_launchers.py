@@ -47,9 +47,16 @@ def environment(tmp_path):
 
 
 def start(log: Path, env: dict, *command, cwd=None) -> subprocess.Popen:
-    """Start a launcher; everything it prints goes to ``log``."""
+    """Start a launcher; everything it prints goes to ``log``. Ctrl-C reaches it, also if these tests ignore it."""
     with open(log, 'w') as file:
-        return subprocess.Popen([str(word) for word in command], env=env, cwd=cwd, stdout=file, stderr=file)
+        return subprocess.Popen(
+            [str(word) for word in command],
+            env=env,
+            cwd=cwd,
+            stdout=file,
+            stderr=file,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
 
 
 def losses(log: str, epoch: int) -> list:
