@@ -69,7 +69,7 @@ def export_network(
         note: Plain values to write into the file: in ONNX one property each, in torch.export ``mmrm.json``.
         kind: 'onnx' or 'torch.export'.
         dynamic: None for a batch of 1 of this size; 'batch' for any number of images; 'all' for any size as well,
-            which most transformers do not allow.
+            not for networks with attention.
         overwrite: Whether an existing file may be replaced.
 
     Returns:
@@ -80,6 +80,8 @@ def export_network(
     """
     out = check_format(kind, out, overwrite, dynamic)
     network = Logits(model).cpu().eval()
+    if dynamic == 'all':
+        check_any_size(network)
     images = _images(2 if dynamic else 1, size)
     shapes = _dynamic_shapes(dynamic)
     with atomic_write(out, overwrite) as part:
@@ -109,6 +111,17 @@ def export_network(
                 'Nothing was written.'
             )
     return apart
+
+
+def check_any_size(network: nn.Module) -> None:
+    """Raise if a network has attention: its program is for one size, and the exporters take very long to say so."""
+    found = {type(module).__name__ for module in network.modules()}
+    attention = sorted(name for name in found if 'Attention' in name or name.endswith('MSA'))
+    if attention:
+        raise UserValueError(
+            f'--dynamic all is for networks without attention, and this one has {attention[0]}: its program is for one '
+            'size. --dynamic batch takes any number of images.'
+        )
 
 
 def _images(number: int, size: Tuple[int, int]) -> torch.Tensor:

@@ -5,7 +5,7 @@ import torch
 from mmengine.registry import MODELS, init_default_scope
 from test_targets import NETWORKS, shake_floats
 
-from mmrm.utils.errors import UserFileError
+from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.weights.deploy import export_network, run_file
 
 FAMILIES = {
@@ -53,10 +53,25 @@ def test_any_number_of_images(name, kind, suffix, tmp_path):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-3 * expected.abs().max().item())
 
 
+@pytest.mark.parametrize('name', ['SwinTransformer', 'DeiT', 'PVTv2'])
+def test_attention_has_one_size(name, tmp_path):
+    with pytest.raises(UserValueError, match='is for networks without attention') as error:
+        export_network(network(name), tmp_path / 'net.pt2', (64, 64), {}, 'torch.export', 'all')
+    assert '\n' not in str(error.value) and list(tmp_path.iterdir()) == []
+
+
+class Fickle(torch.nn.Module):
+    """What it does depends on the values that it gets: no program of fixed steps."""
+
+    def forward(self, images):
+        return (images.mean(dim=(2, 3), keepdim=True) if images.sum() > 0 else images,)
+
+
 def test_what_cannot_be_written_is_one_line_and_no_file(tmp_path):
-    """A Swin's windows need a size."""
+    model = network('CIFAR ResNet')
+    model.backbone = Fickle()
     with pytest.raises(UserFileError, match=r'cannot be written as torch\.export') as error:
-        export_network(network('SwinTransformer'), tmp_path / 'net.pt2', (64, 64), {}, 'torch.export', 'all')
+        export_network(model, tmp_path / 'net.pt2', (32, 32), {}, 'torch.export')
     assert '\n' not in str(error.value) and list(tmp_path.iterdir()) == []
 
 
