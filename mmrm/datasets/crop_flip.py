@@ -10,17 +10,17 @@ from ..utils.errors import UserValueError
 from .seeding import current_seed, sample_uniforms
 
 
-def crop_flip(images: np.ndarray, draws: np.ndarray, padding: int) -> np.ndarray:
-    """Shift and flip images by whole pixels; what comes in from outside is 0.
+def crop_flip(images: np.ndarray, draws: np.ndarray, crop_size: int, padding: int) -> np.ndarray:
+    """Crop and flip images padded with 0, each at its own place.
 
     Args:
         images (ndarray): Shape ``(N, C, H, W)``.
         draws (ndarray): Integers, shape ``(N, 3)``: the crop's top and left in the padded image, and 1 for a flip.
-        padding (int): Pixels on each side.
+        crop_size (int): Pixels of a crop's side.
+        padding (int): Pixels on each side of the image.
     """
-    height, width = images.shape[2:]
     padded = np.pad(images, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (crop_size, crop_size), axis=(2, 3))
     top, left, flip = draws.T
     crops = windows[np.arange(len(images)), :, top, left]
     flipped = np.flatnonzero(flip)
@@ -30,43 +30,53 @@ def crop_flip(images: np.ndarray, draws: np.ndarray, padding: int) -> np.ndarray
 
 @TRANSFORMS.register_module()
 class RMCropFlip(BaseTransform):
-    """``RandomCrop`` to the image's own size after padding with 0, and ``RandomFlip``, in one.
+    """mmpretrain's ``RandomCrop`` after padding with 0, and its ``RandomFlip``, in one.
 
     The draws depend on the seed of the sample alone (:mod:`mmrm.datasets.seeding`), not on a generator, so that a whole
     batch can be drawn and cropped at once: mmrm's loops do so where this and ``PackInputs`` are the whole pipeline and
     the images lie in memory. Without such a seed the draws are NumPy's.
 
     Args:
-        padding (int): Pixels on each side. Defaults to 4.
+        crop_size (int): Pixels of a crop's side. Defaults to 32.
+        padding (int): Pixels on each side of the image. Defaults to 4.
         prob (float): Of a horizontal flip, from 0 to 1. Defaults to 0.5.
     """
 
-    def __init__(self, padding: int = 4, prob: float = 0.5):
+    def __init__(self, crop_size: int = 32, padding: int = 4, prob: float = 0.5):
+        if isinstance(crop_size, bool) or not isinstance(crop_size, int) or crop_size < 1:
+            raise UserValueError(f'RMCropFlip: crop_size={crop_size!r} must be a whole number >= 1.')
         if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
             raise UserValueError(f'RMCropFlip: padding={padding!r} must be a whole number >= 0.')
         if isinstance(prob, bool) or not isinstance(prob, (int, float)) or not 0 <= prob <= 1:
             raise UserValueError(f'RMCropFlip: prob={prob!r} must be a number from 0 to 1.')
-        self.padding, self.prob = padding, prob
+        self.crop_size, self.padding, self.prob = crop_size, padding, prob
 
-    def draws(self, uniforms: np.ndarray) -> np.ndarray:
-        """Tops, lefts and flips from numbers in [0, 1), both of shape ``(N, 3)``."""
-        places = (uniforms[:, :2] * (2 * self.padding + 1)).astype(np.int64)
+    def draws(self, uniforms: np.ndarray, height: int, width: int) -> np.ndarray:
+        """Tops, lefts and flips for images of this size from numbers in [0, 1), both of shape ``(N, 3)``."""
+        room = np.array([height, width]) + 2 * self.padding - self.crop_size
+        if room.min() < 0:
+            raise UserValueError(
+                f'RMCropFlip: an image of {height} x {width}, padded by {self.padding}, has no room for a crop of '
+                f'crop_size={self.crop_size}.'
+            )
+        places = (uniforms[:, :2] * (room + 1)).astype(np.int64)
         return np.concatenate([places, uniforms[:, 2:] < self.prob], axis=1)
 
     def batch(self, images: np.ndarray, seeds: np.ndarray) -> np.ndarray:
         """A batch of images, shape ``(N, C, H, W)``, each with its seed, shape ``(N, 3)``."""
-        return crop_flip(images, self.draws(sample_uniforms(seeds, 3)), self.padding)
+        draws = self.draws(sample_uniforms(seeds, 3), *images.shape[2:])
+        return crop_flip(images, draws, self.crop_size, self.padding)
 
     def transform(self, results: dict) -> dict:
         """Crop and flip ``results['img']``, shape ``(H, W, C)``."""
         seed: Tuple[int, ...] = current_seed()
         uniforms = np.random.rand(1, 3) if seed is None else sample_uniforms(np.array([seed]), 3)
-        draws = self.draws(uniforms)
-        image = crop_flip(results['img'].transpose(2, 0, 1)[None], draws, self.padding)[0]
+        draws = self.draws(uniforms, *results['img'].shape[:2])
+        image = crop_flip(results['img'].transpose(2, 0, 1)[None], draws, self.crop_size, self.padding)[0]
         results['img'] = np.ascontiguousarray(image.transpose(1, 2, 0))
         results['img_shape'] = results['img'].shape[:2]
         results['flip'], results['flip_direction'] = bool(draws[0, 2]), 'horizontal' if draws[0, 2] else None
         return results
 
     def __repr__(self) -> str:
-        return f'{type(self).__name__}(padding={self.padding}, prob={self.prob})'
+        return f'{type(self).__name__}(crop_size={self.crop_size}, padding={self.padding}, prob={self.prob})'

@@ -30,7 +30,7 @@ class Pictures(BaseDataset):
     def __init__(self, number=20, pipeline=None, sizes=(8,)):
         self.number, self.sizes = number, itertools.cycle(sizes)
         super().__init__(
-            ann_file='', pipeline=pipeline or [dict(type='RMCropFlip', padding=2), dict(type='PackInputs')]
+            ann_file='', pipeline=pipeline or [dict(type='RMCropFlip', crop_size=8, padding=2), dict(type='PackInputs')]
         )
 
     def load_data_list(self):
@@ -44,10 +44,10 @@ class Pictures(BaseDataset):
 def test_the_pixels_are_those_of_mmpretrains_transforms_for_the_same_draws(monkeypatch):
     rng = np.random.RandomState(1)
     images = rng.randint(0, 256, (30, 3, 10, 12), dtype=np.uint8)
-    draws = np.stack([rng.randint(0, 9, 30), rng.randint(0, 9, 30), rng.randint(0, 2, 30)], 1)
-    crop = RandomCrop((10, 12), padding=4)
-    for image, (top, left, flip), mine in zip(images, draws, crop_flip(images, draws, 4)):
-        monkeypatch.setattr(crop, 'rand_crop_params', lambda _, top=top, left=left: (top, left, 10, 12))
+    draws = np.stack([rng.randint(0, 9, 30), rng.randint(0, 11, 30), rng.randint(0, 2, 30)], 1)
+    crop = RandomCrop(10, padding=4)
+    for image, (top, left, flip), mine in zip(images, draws, crop_flip(images, draws, 10, 4)):
+        monkeypatch.setattr(crop, 'rand_crop_params', lambda _, top=top, left=left: (top, left, 10, 10))
         stock = crop(dict(img=image.transpose(1, 2, 0)))
         stock = TRANSFORMS.build(dict(type='RandomFlip', prob=float(flip), direction='horizontal'))(stock)
         assert np.array_equal(mine, stock['img'].transpose(2, 0, 1))
@@ -85,7 +85,9 @@ def test_the_loader_gives_whole_batches_whatever_its_workers(workers):
 @pytest.mark.parametrize(
     'dataset',
     [
-        Pictures(pipeline=[dict(type='RMCropFlip'), dict(type='Cutout', shape=4), dict(type='PackInputs')]),
+        Pictures(
+            pipeline=[dict(type='RMCropFlip', crop_size=8), dict(type='Cutout', shape=4), dict(type='PackInputs')]
+        ),
         Pictures(pipeline=[dict(type='PackInputs')]),
         Pictures(sizes=(8, 9)),
     ],
@@ -106,7 +108,7 @@ def test_the_numbers_of_a_seed_are_even_and_stay_what_they_are():
     seeds = np.stack([np.zeros(4000), np.arange(4000) // 1000, np.arange(4000) % 1000], 1)
     found = sample_uniforms(seeds, 3)
     assert found.shape == (4000, 3) and found.min() >= 0 and found.max() < 1
-    places = RMCropFlip(padding=4, prob=0.25).draws(found)
+    places = RMCropFlip(padding=4, prob=0.25).draws(found, 32, 32)
     for column in places[:, :2].T:
         counts = np.bincount(column, minlength=9)
         assert len(counts) == 9 and abs(counts - 4000 / 9).max() < 90  # 4.5 standard deviations
@@ -120,7 +122,9 @@ def test_the_numbers_of_a_seed_are_even_and_stay_what_they_are():
 FROZEN = [0.40436124516234584, 0.507130484755419]
 
 
-@pytest.mark.parametrize('arguments', [dict(padding=-1), dict(padding=1.5), dict(prob=1.5), dict(prob='a')])
+@pytest.mark.parametrize(
+    'arguments', [dict(crop_size=0), dict(padding=-1), dict(padding=1.5), dict(prob=1.5), dict(prob='a')]
+)
 def test_bad_arguments_are_named(arguments):
     with pytest.raises(UserValueError, match=f'RMCropFlip: {next(iter(arguments))}='):
         RMCropFlip(**arguments)
@@ -132,3 +136,8 @@ def test_only_models_that_need_no_object_per_image_get_whole_batches():
     assert takes_whole_batches(classifier())
     assert not takes_whole_batches(classifier(preprocessor='ClsDataPreprocessor'))
     assert not takes_whole_batches(torch.nn.Linear(2, 2))
+
+
+def test_an_image_that_is_too_small_is_named():
+    with pytest.raises(UserValueError, match='image of 8 x 8, padded by 4, has no room for a crop of crop_size=32'):
+        RMCropFlip().batch(np.zeros((1, 3, 8, 8), np.uint8), np.array([[0, 0, 0]]))

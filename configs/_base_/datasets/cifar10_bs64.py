@@ -3,7 +3,7 @@ data_root = '{{$MMRM_DATA:data}}/cifar10'
 
 train_pipeline = [
     # A crop of 32 x 32 after padding by 4, and a flip; the loader does it for a batch at once.
-    dict(type='RMCropFlip', padding=4, prob=0.5),
+    dict(type='RMCropFlip', crop_size=32, padding=4, prob=0.5),
     dict(type='PackInputs'),
 ]
 test_pipeline = [dict(type='PackInputs')]
