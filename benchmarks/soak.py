@@ -323,6 +323,9 @@ def result(work_dir: Path) -> dict:
         key: checkpoint[key]
         for key in ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers', 'random_state', 'resume_state')
     }
+    # Whether it was written before or after the last validation: with a new best one it is written a second time, if
+    # the validation was not one that a resumed run made up for.
+    kept['resume_state'].pop('validated')
     found = dict(flat(kept))
     for _, entry in log_entries(work_dir):
         kind = 'validation' if 'accuracy/top1' in entry else 'training'

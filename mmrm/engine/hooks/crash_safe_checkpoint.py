@@ -110,10 +110,11 @@ class CrashSafeCheckpointHook(CheckpointHook):
                 'be resumed in the middle of an epoch, only from a checkpoint at the end of one (iter_<a multiple of '
                 f'{length}>.pth). by_epoch=True, or an interval that {length} is a multiple of, writes these.'
             )
+        if runner._resume:  # until the first iteration, and in a validation before it, that checkpoint is this run's
+            self._saved_at = runner.iter
         self._stop, self._training = 0, self.saves_on_signals(runner)
         self._look(0)
         if self._stop:
-            self._saved_at = runner.iter  # it is where the run came from
             self._end(runner, runner.iter)
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
