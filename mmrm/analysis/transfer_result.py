@@ -125,7 +125,10 @@ def draw(results: Sequence[dict], foot: Sequence[str] = ()):
             axes.set_xticks(range(len(SIZES)), SIZES.values())
             axes.set_title(f'{TASKS[task].title}, {mode}', fontsize=9)
             figures.tidy(axes)
-    panels[0][0].legend(frameon=False, fontsize=8)
+    for axes in panels.flat:
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(frameon=False, fontsize=8)
+            break
     if foot:
         figures.provenance(figure, foot)
     return figure

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
-from ..utils.config import read_config
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import find, find_config, home
 from ..utils.runs import merge_sessions, read_run
@@ -168,7 +167,6 @@ def _run(
         root / task / mode / trial.method / f'seed{trial.seed}',
         epochs,
         ['--device', device],
-        val_interval=int(cfg.train_cfg.get('val_interval', epochs)),
         fingerprint=jobs.fingerprint(cfg, trial.seed, options),
         task=task,
         mode=mode,
@@ -241,11 +239,3 @@ def unknown(runs: Sequence[Transfer], path: Union[str, Path]) -> List[Transfer]:
         else:
             waiting.append(run)
     return waiting
-
-
-def protocol(options: Optional[dict] = None) -> Dict[str, int]:
-    """Epochs of each task."""
-    return {
-        name: int(read_config(find_config(f'configs/transfer/{task.config}.py'), options or {}).train_cfg.max_epochs)
-        for name, task in TASKS.items()
-    }
