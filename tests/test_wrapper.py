@@ -586,7 +586,8 @@ net = nn.Sequential(nn.Conv2d(3, 6, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten()
 model = RecursiveMixModel(net, '0', input_size=16)
 for _ in range(2):
     model(torch.randn(2, 3, 16, 16), torch.tensor([0, 2])).backward()
-assert sorted(mmrm.__all__) == ['Box', 'Consistency', 'Mix', 'RecursiveMix', 'RecursiveMixModel', '__version__']
+method = ['Box', 'Consistency', 'Mix', 'RecursiveMix', 'RecursiveMixModel', '__version__']
+assert sorted(mmrm.__all__) == sorted([*method, 'get_model', 'list_models'])
 for name in ('RMConsistencyHead', 'RMDataPreprocessor', 'hooks', 'weights'):
     try:
         getattr(mmrm, name)

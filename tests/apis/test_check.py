@@ -223,7 +223,7 @@ def test_export_and_check(ready, resnet50, tool, tmp_path, monkeypatch):
     code, _, error = tool('export', 'classifier', resnet50, out, '--layout', 'timm')
     assert code == 2 and error.startswith('error: ') and '--overwrite' in error
     code, _, error = tool('export', 'backbone', resnet50, out, '--layout', 'timm', '--overwrite')
-    assert code == 2 and '--layout timm is for classifiers' in error
+    assert code == 2 and '--layout is for classifier, not for backbone' in error
     monkeypatch.setenv('MMRM_BACKBONE', str(out))
     code, told, _ = tool('check', CELL)
     assert code == 0 and told.splitlines()[-1] == 'ready' and 'backbone.safetensors' in told

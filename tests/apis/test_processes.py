@@ -18,8 +18,16 @@ from mmrm.utils.supervision import Beat
 def sleepers(tmp_path):
     """Two processes that sleep, with signs of life; the second lets itself be asked to end."""
     traps = ('', 'trap "exit 0" USR1; ')
-    started = [subprocess.Popen(['bash', '-c', f'{trap}while :; do sleep 0.05; done']) for trap in traps]
+    started = [
+        subprocess.Popen(['bash', '-c', f'{trap}echo ready; while :; do sleep 0.05; done'], stdout=subprocess.PIPE)
+        for trap in traps
+    ]
+    for process in started:
+        assert process.stdout.readline() == b'ready\n'
+    # A suite that runs in the background ignores Ctrl-C, and so would the launcher.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield started
+    signal.signal(signal.SIGINT, before)
     for process in started:
         process.kill()
         process.wait()

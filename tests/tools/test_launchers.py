@@ -171,6 +171,7 @@ def listeners() -> dict:
     return found
 
 
+@pytest.mark.slow
 def test_a_signal_to_the_launcher_saves_and_the_run_goes_on_where_it_was(tmp_path, environment):
     """On the way: on one node nothing listens but on loopback."""
     config, work = write_run(tmp_path, epochs=3, images=64), tmp_path / 'work'

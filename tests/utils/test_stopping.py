@@ -91,6 +91,7 @@ def test_a_worker_that_does_not_listen_ends_at_the_second_sigterm():
     assert worker.exitcode == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_a_process_whose_fellow_is_gone_ends_by_sigterm(tmp_path, monkeypatch):
     """torchrun sends it when one process has failed; the others can save nothing without it."""
     gone = subprocess.Popen(['true'])
