@@ -5,11 +5,14 @@ and whoever trains looks at :func:`asked`; before that, :class:`Stopped` is rais
 process.
 """
 
+import atexit
 import contextlib
+import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 from typing import Iterator, Optional
 
 from . import supervision
@@ -147,12 +150,26 @@ class LetFinish:
 
     def __init__(self, then=None):
         self.then = then
+        atexit.unregister(end_workers)
+        atexit.register(end_workers)  # runs before multiprocessing's own, which waits for those it has sent one SIGTERM
 
     def __call__(self, worker_id: int) -> None:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN if number != signal.SIGTERM else _second_time)
         if self.then is not None:
             self.then(worker_id)
+
+
+def end_workers(patience: float = 1.0) -> None:
+    """End the workers that are still there when the process is done: a first SIGTERM is nothing to them."""
+    workers = [process for process in multiprocessing.active_children() if process.daemon]
+    for process in workers:
+        process.terminate()
+    deadline = time.monotonic() + patience / 2
+    for process in workers:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
 
 
 def _second_time(number: int, frame) -> None:

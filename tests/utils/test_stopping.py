@@ -120,3 +120,18 @@ def test_signs_of_life_are_read_as_they_were_written(tmp_path, monkeypatch):
     supervision.beat('began to write a checkpoint')
     assert supervision.read_beats(tmp_path) == {2: (os.getpid(), 3, 70, 'began to write a checkpoint')}
     monkeypatch.setattr(supervision._State, 'file', None)
+
+
+WORKERS = """
+from torch.utils.data import DataLoader
+
+from mmrm.utils.stopping import LetFinish
+
+loader = DataLoader(list(range(8)), num_workers=2, persistent_workers=True, worker_init_fn=LetFinish())
+print(len(list(loader)), flush=True)
+"""
+
+
+def test_workers_that_stay_do_not_keep_a_process_from_its_end():
+    run = subprocess.run([sys.executable, '-c', WORKERS], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout) == (0, '8\n'), run.stderr
