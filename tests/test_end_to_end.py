@@ -79,7 +79,13 @@ LOADERS = [f'{part}_dataloader.num_workers=0' for part in ('train', 'val', 'test
     'name, options, checkpoint, metrics',
     [
         ('atss_r50_fpn_1x_coco', DETECTOR, 'epoch_1.pth', ['coco/bbox_mAP', 'coco/bbox_mAP_50']),
-        ('pspnet_r50_8xb2-80k_ade20k-512x512', SEGMENTOR, 'iter_1.pth', ['mIoU', 'mAcc', 'aAcc']),
+        pytest.param(
+            'pspnet_r50_8xb2-80k_ade20k-512x512',
+            SEGMENTOR,
+            'iter_1.pth',
+            ['mIoU', 'mAcc', 'aAcc'],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_pretrained_weights_reach_the_first_step_and_the_result_is_evaluated(name, options, checkpoint, metrics, job):

@@ -26,7 +26,7 @@ for name in GPUS CPUS_PER_TASK GPUS_PER_NODE; do
     [[ $value =~ ^[1-9][0-9]*$ ]] || fail "$name=$value is not a whole number of 1 or more"
 done
 GPUS_PER_NODE=${GPUS_PER_NODE:-$((GPUS < 8 ? GPUS : 8))}
-[ -f "$config" ] || [ -f "$tools/../$config" ] || [ -f "$tools/../configs/$config" ] || fail "config $config does not exist"
+[[ $config == mmrm::* ]] || [ -f "$config" ] || [ -f "$tools/../$config" ] || [ -f "$tools/../configs/$config" ] || fail "config $config does not exist"
 command -v srun >/dev/null || fail "srun was not found: this machine has no Slurm. tools/dist_$task.sh needs none."
 
 WARN_SECONDS=${WARN_SECONDS:-120}
@@ -73,8 +73,10 @@ while :; do
     if [ -n "${SLURM_JOB_ID:-}" ]; then
         echo "queued again: job $SLURM_JOB_ID goes on from its last checkpoint" >&2
         scontrol requeue "$SLURM_JOB_ID" || exit $stopped
-        sleep 60 & # until Slurm ends this script
-        wait $!
+        if [ -z "$ended" ]; then # until Slurm ends this script
+            sleep 60 >/dev/null 2>&1 &
+            wait $!
+        fi
         exit $stopped
     fi
     MMRM_RESTARTS=$((MMRM_RESTARTS + 1))

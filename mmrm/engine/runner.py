@@ -11,7 +11,15 @@ from typing import Optional, Union
 
 import torch
 from mmengine.device import get_device
-from mmengine.dist import all_gather_object, is_distributed, is_main_process, master_only
+from mmengine.dist import (
+    all_gather_object,
+    all_reduce,
+    barrier,
+    broadcast_object_list,
+    is_distributed,
+    is_main_process,
+    master_only,
+)
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import CheckpointHook
 from mmengine.model import revert_sync_batchnorm
@@ -24,7 +32,7 @@ from ..utils import decisive, supervision
 from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.files import put_in_place
-from ..utils.stopping import LetFinish
+from ..utils.stopping import LetFinish, held
 from .compiled import compile_losses
 from .hooks import BindAugmentsHook, HeartbeatHook, NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
@@ -110,14 +118,29 @@ class Runner(MMEngineRunner):
     def build_dataloader(*args, **kwargs) -> DataLoader:
         loader = MMEngineRunner.build_dataloader(*args, **kwargs)
         loader.worker_init_fn = LetFinish(loader.worker_init_fn)
+        start = loader._get_iterator
+
+        def start_held():
+            with held():
+                return start()
+
+        loader._get_iterator = start_held  # a worker that a signal meets at its start would take the run with it
         return loader
 
     def build_evaluator(self, evaluator) -> Evaluator:
         evaluator = super().build_evaluator(evaluator)
-        for number, metric in enumerate(evaluator.metrics if self.distributed else []):
-            # By default the processes put their results together in .dist_test of the current folder, and leave it.
-            if getattr(metric, 'collect_device', None) == 'cpu' and getattr(metric, 'collect_dir', '') is None:
-                metric.collect_dir = os.path.join(self.log_dir, f'.results-{number}')
+        # By default the processes put their results together in .dist_test of the current folder, and leave it.
+        metrics = [
+            metric
+            for metric in (evaluator.metrics if self.distributed else [])
+            if getattr(metric, 'collect_device', None) == 'cpu' and getattr(metric, 'collect_dir', '') is None
+        ]
+        folder = shared_folder(self.log_dir) if metrics else None
+        for number, metric in enumerate(metrics):
+            if folder is None:
+                metric.collect_device = 'gpu'  # mmengine's name for: by an exchange, on whichever device there is
+            else:
+                metric.collect_dir = os.path.join(folder, f'.results-{number}')
         return evaluator
 
     def build_train_loop(self, loop):
@@ -201,6 +224,23 @@ class TestRunner(Runner):
     @master_only
     def dump_config(self) -> None:
         self.cfg.dump(Path(self.log_dir) / Path(self.cfg.filename or 'config.py').name)
+
+
+def shared_folder(folder: str) -> Optional[str]:
+    """The first process's ``folder`` if all processes see it; None on nodes without a file system in common."""
+    told = [os.path.abspath(folder)]
+    broadcast_object_list(told)
+    token = os.path.join(told[0], '.shared')
+    if is_main_process():
+        os.makedirs(told[0], exist_ok=True)
+        with open(token, 'w'):
+            pass
+    barrier()
+    seen = torch.tensor(int(os.path.exists(token)))
+    all_reduce(seen, 'min')
+    if is_main_process():
+        os.remove(token)
+    return told[0] if int(seen) else None
 
 
 def exact_loop(train_cfg) -> Optional[type]:

@@ -156,8 +156,26 @@ class LetFinish:
     def __call__(self, worker_id: int) -> None:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN if number != signal.SIGTERM else _second_time)
+        if hasattr(signal, 'pthread_sigmask'):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see held
         if self.then is not None:
             self.then(worker_id)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Inside, signals wait in this thread and in the processes that it starts: until :class:`LetFinish` is there for them.
+
+    One that is sent to the whole process may still be noted: other threads, of torch for example, take it.
+    """
+    if not hasattr(signal, 'pthread_sigmask'):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_workers(patience: float = 1.0) -> None:

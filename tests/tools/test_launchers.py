@@ -113,6 +113,7 @@ def test_two_processes_killed_in_mid_epoch_resume_where_they_were(tmp_path, envi
     assert (checkpoint['meta']['epoch'], checkpoint['meta']['iter']) == (4, 128)
 
 
+@pytest.mark.slow
 def test_two_nodes_of_one_process_each(tmp_path, environment, free_port):
     """On one machine; 12 images, 2 a process: 3 steps an epoch, and one node writes. SyncBN does not stop the CPU."""
     config = write_run(tmp_path, epochs=1, more='model["backbone"]["norm_cfg"] = dict(type="SyncBN")\n')
@@ -390,7 +391,7 @@ def test_launcher_that_is_stopped_stops_its_processes(tmp_path, environment, fre
     wait_for(lambda: losses(log.read_text(), 1), log, run)
     workers = children(run.pid)
     run.send_signal(signal.SIGTERM)
-    assert run.wait(timeout=60) == 128 + signal.SIGTERM
+    assert run.wait(timeout=60) == 75
     assert 'stopped by SIGTERM' in log.read_text() and 'Traceback' not in log.read_text()
     assert len(workers) == 2 and not any(alive(worker) for worker in workers)
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -135,3 +136,42 @@ print(len(list(loader)), flush=True)
 def test_workers_that_stay_do_not_keep_a_process_from_its_end():
     run = subprocess.run([sys.executable, '-c', WORKERS], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout) == (0, '8\n'), run.stderr
+
+
+HIT_AT_THE_START = """
+import os, signal
+import mmrm
+from mmengine.registry import DATASETS
+from torch.utils.data import Dataset
+from mmrm.engine.runner import Runner
+
+@DATASETS.register_module()
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return index
+
+loader = Runner.build_dataloader(dict(
+    dataset=dict(type='Numbers'), batch_size=2, num_workers=2, sampler=dict(type='DefaultSampler', shuffle=False),
+    collate_fn=dict(type='default_collate')))
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+print(sum(len(batch) for batch in loader))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, 'pthread_sigmask'), reason='signals cannot be held here')
+def test_a_signal_that_meets_a_worker_at_its_start_does_not_end_it():
+    """Schedulers send SIGTERM to all processes at once, also to one that was started a moment ago."""
+    run = subprocess.run([sys.executable, '-c', HIT_AT_THE_START], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0 and run.stdout.endswith('8\n'), run.stderr
+
+
+@pytest.mark.skipif(not hasattr(signal, 'pthread_sigmask'), reason='signals cannot be held here')
+def test_a_signal_that_is_held_comes_afterwards():
+    with stopping.caught(), stopping.deferred():
+        with stopping.held():
+            # To this thread: one that is sent to the process goes to any thread that takes it.
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            assert not stopping.asked()
+        assert stopping.asked() == signal.SIGTERM
