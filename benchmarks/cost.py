@@ -2,6 +2,7 @@
 
     python benchmarks/cost.py            # ResNet-50 at 224, a few minutes on two cores
     python benchmarks/cost.py --memory   # only the memory
+    python benchmarks/cost.py --added --batch 64     # only the added work
 
 How the cost grows with batch, resolution and classes: benchmarks/scaling.py.
 
@@ -174,15 +175,17 @@ def main() -> None:
     parser.add_argument('--classes', type=int, default=1000)
     parser.add_argument('--depth', type=int, default=50, choices=(18, 34, 50, 101))
     parser.add_argument('--rounds', type=int, default=15)
-    parser.add_argument('--memory', action='store_true', help='only the table of memory')
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument('--memory', action='store_true', help='only the table of memory')
+    only.add_argument('--added', action='store_true', help='only the table of the added work')
     args = parser.parse_args()
     console = Console(width=110)
     console.print(f'torch {torch.__version__}, {torch.get_num_threads()} thread(s), {os.cpu_count()} cores, CPU')
-    if args.memory:
-        report_memory(console, args)
-    else:
+    if not args.memory:
         report_added_work(console, args)
+    if not args.memory and not args.added:
         report_steps(console, args)
+    if not args.added:
         report_memory(console, args)
 
 

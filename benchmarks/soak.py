@@ -28,9 +28,10 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -188,6 +189,8 @@ def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Opti
                 code = 0
             except SystemExit as error:
                 code = error.code if isinstance(error.code, int) else 1
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
@@ -236,10 +239,11 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
         )
         if not failed:
             again = repetitions(work_dir)
-            record['repeated'] = max([record['repeated'], *again])
-            for part, (repeated, kill) in enumerate(zip(again, kills)):
-                if repeated > (CHECKPOINT_EVERY if kill.signal == 'SIGKILL' else 0):
-                    failed = f'{repeated} iterations repeated after part {part + 1}'
+            record['repeated'] = max([record['repeated'], *(repeated for *_, repeated in again)])
+            for first, part, repeated in again:
+                hard = any(kill.signal == 'SIGKILL' for kill in kills[first:part])
+                if repeated > (CHECKPOINT_EVERY if hard else 0):
+                    failed = f'{repeated} iterations repeated in part {part + 1}'
         failed = failed or difference(whole[kind, processes], result(work_dir))
         record['kills'] += [[kind, processes, kill.when, kill.signal, not failed] for kill in kills]
         if failed:
@@ -337,21 +341,21 @@ def result(work_dir: Path) -> dict:
 
 def log_entries(work_dir: Path):
     """Number of the part and entry, of every line that the parts of a run logged, in order."""
-    for number, path in enumerate(sorted(work_dir.glob('*/vis_data/scalars.json'))):
-        for line in path.read_text().splitlines():
+    for number, folder in enumerate(sorted(work_dir.glob('*/vis_data'))):
+        path = folder / 'scalars.json'  # a part that was killed before it logged anything has none
+        for line in path.read_text().splitlines() if path.exists() else ():
             if line.endswith('}'):  # not cut off by a kill
                 yield number, json.loads(line)
 
 
-def repetitions(work_dir: Path) -> List[int]:
-    """The number of iterations that each resume made a run repeat."""
-    again, last, part = [], 0, 0
+def repetitions(work_dir: Path) -> List[Tuple[int, int, int]]:
+    """For each part that trained: the part that trained before it, itself, and how many iterations it repeated."""
+    again, last, before = [], 0, 0
     for number, entry in log_entries(work_dir):
         if 'loss' in entry:
-            while part < number:  # a part may have been killed before it logged anything
-                part += 1
-                again.append(max(0, last - entry['step'] + 1) if part == number else 0)
-            last = entry['step']
+            if number > before:
+                again.append((before, number, max(0, last - entry['step'] + 1)))
+            before, last = number, entry['step']
     return again
 
 
