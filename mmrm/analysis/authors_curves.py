@@ -30,6 +30,8 @@ class Curves(NamedTuple):
         runs (dict[str, dict[int, float]]): Step -> percent of each run.
         unit (str): 'epoch' or 'iteration'.
         around (int): How many steps on either side are neighbours.
+        losses (dict[str, dict[tuple[int, int], float]]): (Epoch, iteration in it) -> mean training loss of each run
+            since the epoch's start, in the first epochs; where their logs have it.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Curves(NamedTuple):
     runs: Dict[str, Dict[int, float]]
     unit: str = 'epoch'
     around: int = 0
+    losses: Dict[str, Dict[Tuple[int, int], float]] = {}
 
     def band(self, step: int) -> Optional[Tuple[float, float]]:
         """Lowest and highest value of all runs at a step and its neighbours; None where the authors have none."""
@@ -58,7 +61,15 @@ def all_curves() -> Dict[str, Curves]:
     )
     for config, entry, name in classifiers:
         runs = {f'best {best}': _numbers(run['test_top1']) for best, run in data[entry].items()}
-        found[config] = Curves(name, 'accuracy/top1', 1, runs, around=AROUND)
+        losses = {
+            f'best {best}': {
+                (int(epoch), int(iteration)): value
+                for epoch, values in run['running_loss_first_epochs'].items()
+                for iteration, value in values.items()
+            }
+            for best, run in data[entry].items()
+        }
+        found[config] = Curves(name, 'accuracy/top1', 1, runs, around=AROUND, losses=losses)
     for kind, run in data['coco_atss_r50'].items():
         values = {int(step): metrics['bbox_mAP'] for step, metrics in run['val'].items()}
         found[f'{kind}/atss_r50_fpn_1x_coco'] = Curves('COCO, ATSS', 'coco/bbox_mAP', 100, {kind: values})
@@ -111,6 +122,51 @@ def beside(run: RunLog, curves: Curves) -> Optional[str]:
     near = f' (epochs {max(step - curves.around, 1)} to {step + curves.around})' if curves.around else ''
     theirs = f'{low:.1f}' if low == high else f'{low:.1f} to {high:.1f}'
     return f'{curves.unit} {step}: {values[step]:.1f}, {whose} had {theirs}{near}'
+
+
+def running_losses(run: RunLog) -> Dict[Tuple[int, int], float]:
+    """The mean training loss of a run since an epoch's start, as the authors count it, by (epoch, iteration in it).
+
+    A record of the log is the mean of the iterations since the one before it, if the run logs every ten of them.
+    """
+    found: Dict[Tuple[int, int], float] = {}
+    epoch, begin, done, total = 0, 0, 0, 0.0
+    for step, record in run.iterations.items():
+        if record.get('epoch') != epoch:
+            epoch, begin, total = record.get('epoch'), done, 0.0
+        total += (step - done) * sum(record.get(key, 0.0) for key in LOSSES)
+        done = step
+        found[epoch, step - begin] = total / (step - begin)
+    return found
+
+
+def loss_lines(run: RunLog, curves: Curves) -> List[List[str]]:
+    """Epoch, iteration, this run's mean loss so far, the authors' mean and range, and the difference from their mean.
+
+    Raises:
+        UserValueError: If the authors' logs have no loss of this config, or the run did not log what it takes.
+    """
+    if not curves.losses:
+        raise UserValueError(f"the authors' logs of {curves.name} have no loss of single iterations.")
+    if not all('rm_entropy' in record for record in run.iterations.values()):
+        raise UserValueError(
+            f'{show_path(run.folder)} did not log rm_entropy, without which the losses cannot be compared. Train with '
+            '--cfg-options model.head.log_entropy=True default_hooks.logger.interval=10'
+        )
+    lines, mine = [], running_losses(run)
+    for epoch, iteration in sorted(set.intersection(*(set(values) for values in curves.losses.values()))):
+        if (epoch, iteration) in mine:
+            theirs = [values[epoch, iteration] for values in curves.losses.values()]
+            mean, value = sum(theirs) / len(theirs), mine[epoch, iteration]
+            lines.append(
+                [
+                    str(epoch),
+                    str(iteration),
+                    *(f'{number:.3f}' for number in (value, mean, min(theirs), max(theirs))),
+                    f'{100 * (value / mean - 1):+.1f} %',
+                ]
+            )
+    return lines
 
 
 def read(folder: Union[str, Path], config: Optional[str] = None) -> Tuple[RunLog, Curves]:
@@ -192,4 +248,14 @@ def table_lines(run: RunLog, curves: Curves) -> List[List[str]]:
     return lines
 
 
+LOSSES = ('loss', 'loss_consistency', 'rm_entropy')  # their sum is what the authors log
+LOSS_HEADERS = (
+    'Epoch',
+    'Iteration',
+    'Loss, mean so far',
+    "Authors' mean",
+    "Authors' lowest",
+    "Authors' highest",
+    'Difference',
+)
 HEADERS = ('Step', 'This run', "Authors' lowest", "Authors' highest", 'Place')

@@ -216,7 +216,6 @@ def mixed_subjects(
                 raise UserValueError(f'the test images differ in size ({sizes}): crop them in the test pipeline.')
             pixels = torch.stack(batch['inputs']).float()
             mixed, scores = augment(pixels, panels.soft_labels(batch['data_samples'], number))
-            augment.take_mix()  # nobody has to answer it
     subjects = []
     for index in range(images):
         order = [int(each) for each in scores[index].argsort(descending=True)[:most] if scores[index, each] >= least]

@@ -17,11 +17,22 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument(
         '--config', help='its config, where the folder does not tell, e.g. configs/rm/resnet50_8xb64_in1k.py'
     )
+    parser.add_argument(
+        '--loss',
+        action='store_true',
+        help='compare the training loss of the first epochs instead; the run must log rm_entropy',
+    )
     parser.add_argument('--overwrite', action='store_true', help='replace an existing picture')
     args = parser.parse_args(argv)
     if args.out:
         figures.check_picture(args.out, args.overwrite)
+    if args.loss and args.out:
+        parser.error('--loss prints a table; it draws no picture')
     run, curves = authors_curves.read(find(args.run), args.config)
+    if args.loss:
+        lines = authors_curves.loss_lines(run, curves)
+        print('\n'.join(grids.render('terminal', authors_curves.LOSS_HEADERS, lines, right=range(7))))
+        return
     print(
         '\n'.join(
             grids.render('terminal', authors_curves.HEADERS, authors_curves.table_lines(run, curves), right=range(4))

@@ -28,7 +28,7 @@ class RMConsistencyHead(LinearClsHead):
 
     Losses: ``loss``, the classification loss, and ``loss_consistency``, :math:`\omega\lambda\,\mathrm{KL}`. Logged, not
     summed: ``rm_kl``, the mean KL of the mixed samples; ``rm_lambda``, the mean :math:`\lambda` of the batch; and, on
-    request, ``rm_kl_blind``.
+    request, ``rm_kl_blind`` and ``rm_entropy``.
 
     Args:
         num_classes (int): Number of classes.
@@ -38,6 +38,8 @@ class RMConsistencyHead(LinearClsHead):
         share_fc (bool): Whether ``fc`` also classifies the region, instead of a layer ``fc_roi``. Defaults to False.
         log_blind_kl (bool): Whether to log ``rm_kl_blind``, the KL to the mean :math:`p^h` of the batch: the best that
             an answer without a look at the region can reach. Defaults to False.
+        log_entropy (bool): Whether to log ``rm_entropy``, :math:`\omega\lambda\,H(p^h)`: by so much the authors' logged
+            loss is larger, which has a cross entropy in the place of the KL. Defaults to False.
         mid_channels (Sequence[int], optional): Widths of the hidden layers. Defaults to None: one linear layer.
         dropout_rate, norm_cfg, act_cfg: After each hidden layer, as in ``StackedLinearClsHead``.
         hidden_dim (int, optional): What ``VisionTransformerClsHead`` calls its one hidden layer:
@@ -54,6 +56,7 @@ class RMConsistencyHead(LinearClsHead):
         omega: float = 0.1,
         share_fc: bool = False,
         log_blind_kl: bool = False,
+        log_entropy: bool = False,
         mid_channels: Optional[Sequence[int]] = None,
         dropout_rate: float = 0.0,
         norm_cfg: Optional[dict] = None,
@@ -63,7 +66,7 @@ class RMConsistencyHead(LinearClsHead):
         **kwargs,
     ):
         check_omega('RMConsistencyHead', omega)
-        for name, value in (('share_fc', share_fc), ('log_blind_kl', log_blind_kl)):
+        for name, value in (('share_fc', share_fc), ('log_blind_kl', log_blind_kl), ('log_entropy', log_entropy)):
             if not isinstance(value, bool):
                 raise UserTypeError(f'RMConsistencyHead: {name}={value!r} must be True or False.')
         mid_channels, act_cfg = check_layers(mid_channels, hidden_dim, act_cfg, roi_layers, share_fc)
@@ -73,6 +76,7 @@ class RMConsistencyHead(LinearClsHead):
         self.omega = omega
         self.share_fc = share_fc
         self.log_blind_kl = log_blind_kl
+        self.log_entropy = log_entropy
         self.pool = GlobalAveragePooling()
         self.layers: Optional[ModuleList] = None
         if mid_channels:
@@ -144,6 +148,8 @@ class RMConsistencyHead(LinearClsHead):
             losses.update(loss_consistency=consistency, rm_kl=kl)
             if self.log_blind_kl:
                 losses['rm_kl_blind'] = blind_kl(mix, logits)
+            if self.log_entropy:
+                losses['rm_entropy'] = self.omega * losses['rm_lambda'] * entropy(mix, logits)
         return losses
 
     def _feature_map(self, feats: Tuple[torch.Tensor]) -> torch.Tensor:
@@ -237,3 +243,11 @@ def blind_kl(mix: Optional[Mix], logits: torch.Tensor) -> torch.Tensor:
     history = mix.historical_prediction[: mix.count].to(logits.device)
     mean = history.mean(dim=0, keepdim=True).clamp(min=1e-12)
     return kl_divergence(history, mean.log().expand_as(history)).mean()
+
+
+def entropy(mix: Optional[Mix], logits: torch.Tensor) -> torch.Tensor:
+    r"""The mean entropy of the mixed samples' :math:`p^h`, a scalar; 0 if there is none. ``logits`` say where."""
+    if mix is None or mix.historical_prediction is None:
+        return logits.new_zeros((), dtype=torch.float32)
+    history = mix.historical_prediction[: mix.count].to(logits.device).float()
+    return torch.special.entr(history).sum(dim=1).mean()

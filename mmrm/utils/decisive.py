@@ -42,7 +42,7 @@ PLACES_AND_SPEED = (
     'dynamic_intervals',
     '_scope_',
 )
-LOGGED_ONLY = ('log_blind_kl',)  # of RMConsistencyHead: one number more in the log
+LOGGED_ONLY = ('log_blind_kl', 'log_entropy')  # of RMConsistencyHead: one number more in the log
 LENGTH = ('max_epochs', 'max_iters')
 # Hooks that watch a run and leave it as it is.
 WATCHING_HOOKS = (

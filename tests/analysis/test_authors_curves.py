@@ -86,3 +86,43 @@ def test_the_tables_tell_where_the_authors_were(tmp_path):
     write_run(tmp_path / 'rm' / 'resnet50_8xb64_in1k', [5.0, 18.0, 25.0], length=300)
     row = next(each for each in tables.fill(TABLES['imagenet-r50'], tmp_path) if each.row.labels[-1] == '+ RM')
     assert any("epoch 3: 25.0, the authors' run had" in note for note in row.notes)
+
+
+def test_the_running_loss_is_the_mean_since_the_start_of_the_epoch(tmp_path, capsys, monkeypatch):
+    """Two epochs of 782 iterations, logged every 100, the second one broken off and resumed."""
+    rows = [
+        (epoch, iteration, 782 * (epoch - 1) + iteration) for epoch in (1, 2) for iteration in (100, 200, 300, 700, 782)
+    ]
+
+    def record(epoch, step, loss):
+        parts = dict(loss=loss - 0.3, loss_consistency=0.1, rm_entropy=0.2)
+        return dict(lr=0.1, time=0.5, epoch=epoch, iter=step, step=step, **parts)
+
+    folder = tmp_path / 'rm' / 'pyramidnet200_1xb64_cifar10'
+    first = [record(epoch, step, epoch + iteration / 1000) for epoch, iteration, step in rows[:8]]
+    write_session(folder, '20260101_000000', first, settings(300))
+    later = [record(epoch, step, epoch + iteration / 1000) for epoch, iteration, step in rows[7:]]
+    write_session(folder, '20260102_000000', later, settings(300))
+    run, curves = authors_curves.read(folder)
+    mine = authors_curves.running_losses(run)
+    assert sorted(mine) == [(epoch, iteration) for epoch, iteration, _ in rows]
+    for epoch in (1, 2):
+        assert mine[epoch, 200] == pytest.approx(epoch + (0.1 + 0.2) / 2)
+        assert mine[epoch, 700] == pytest.approx(epoch + (0.1 + 0.2 + 0.3 + 4 * 0.7) / 7)
+    lines = authors_curves.loss_lines(run, curves)
+    assert [line[:2] for line in lines] == [[str(e), str(i)] for e in (1, 2) for i in (100, 200, 300, 700)]
+    theirs = [2.1948, 2.2047, 2.1925]
+    mean = sum(theirs) / 3
+    assert lines[0][2:] == ['1.100', f'{mean:.3f}', '2.192', '2.205', f'{100 * (1.1 / mean - 1):+.1f} %']
+    monkeypatch.setattr(sys, 'argv', [str(TOOL), str(folder), '--loss'])
+    runpy.run_path(str(TOOL), run_name='__main__')
+    assert '2.205' in capsys.readouterr().out
+
+
+def test_a_run_that_did_not_log_the_entropy_is_told_how(tmp_path):
+    folder = write_run(tmp_path / 'rm' / 'pyramidnet200_1xb64_cifar10', [50.0], length=300)
+    with pytest.raises(UserValueError, match='log_entropy=True'):
+        authors_curves.loss_lines(*authors_curves.read(folder))
+    detector = write_run(tmp_path / 'mine', [0.2], length=12, key='coco/bbox_mAP')
+    with pytest.raises(UserValueError, match='no loss'):
+        authors_curves.loss_lines(*authors_curves.read(detector, 'configs/rm/atss_r50_fpn_1x_coco.py'))

@@ -177,6 +177,21 @@ def test_the_blind_kl_on_request_is_that_of_the_best_constant_answer():
     assert answers[0] == min(answers)
 
 
+def test_with_the_entropy_the_loss_is_the_cross_entropy_that_the_authors_log():
+    model = classifier(alpha=1.0, log_entropy=True)
+    assert step(model, batch())['rm_entropy'] == 0
+    for _ in range(4):
+        history = getattr(model.data_preprocessor.batch_augments.augments[0]._history, 'mix', None)
+        losses = step(model, batch())
+    entropy = torch.distributions.Categorical(history.prediction.double()).entropy().mean()
+    share = 0.5 * losses['rm_lambda'].double()
+    assert share > 0 and losses['rm_entropy'].item() == pytest.approx((share * entropy).item(), rel=1e-5)
+    cross_entropy = losses['rm_kl'].double() + entropy
+    authors = losses['loss_consistency'] + losses['rm_entropy']
+    assert authors.item() == pytest.approx((share * cross_entropy).item(), rel=1e-5)
+    assert model.parse_losses(losses)[0] == losses['loss'] + losses['loss_consistency']  # it is logged, no more
+
+
 @pytest.mark.parametrize(
     'args, layers', [(dict(), {'fc', 'fc_roi'}), (dict(share_fc=True), {'fc'}), (dict(omega=0), {'fc'})]
 )
