@@ -50,11 +50,12 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('--licence', '--license', default='', help='huggingface: of the weights, for the card')
     parser.add_argument('--command', default='', help='huggingface: what trained it, for the card')
     parser.add_argument('--config', help='of RUN, where the checkpoint does not carry it')
+    parser.add_argument('--half', action='store_true', help='backbone, classifier: in float16, half the size')
     parser.add_argument('--overwrite', action='store_true', help='replace OUT if it exists; never a folder')
     args = parser.parse_args(argv)
     check_options(parser, args)
     if args.what == 'backbone':
-        meta = export_backbone(args.source, args.out, args.overwrite, args.prefix)
+        meta = export_backbone(args.source, args.out, args.overwrite, args.prefix, args.half)
         print(f'{args.out}: {meta["content"]}, sha256 {meta["sha256"]}')
     elif args.what == 'classifier':
         settings = None
@@ -62,7 +63,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             from ..analysis.classifiers import load_config
 
             settings = load_config(args.config).to_dict()
-        meta = export_classifier(args.source, args.out, args.layout or 'mmpretrain', args.overwrite, settings)
+        meta = export_classifier(
+            args.source, args.out, args.layout or 'mmpretrain', args.overwrite, settings, args.half
+        )
         into = f', loads into {meta["loads_into"]}' if 'loads_into' in meta else ''
         print(f'{args.out}: {meta["content"]}{into}, sha256 {meta["sha256"]}')
         if meta.get('logits_compared') is False:
@@ -76,6 +79,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 OPTIONS = {
     'layout': ('classifier',),
     'prefix': ('backbone',),
+    'half': ('backbone', 'classifier'),
     'dynamic': ('onnx', 'torch.export'),
     'size': ('onnx', 'torch.export'),
     'library': ('huggingface',),

@@ -23,7 +23,11 @@ SUFFIXES = ('.pth', '.pt', '.safetensors')
 
 
 def export_backbone(
-    checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool = False, prefix: Optional[str] = None
+    checkpoint: Union[str, Path],
+    out: Union[str, Path],
+    overwrite: bool = False,
+    prefix: Optional[str] = None,
+    half: bool = False,
 ) -> dict:
     """Write the backbone of a checkpoint alone, under bare mmpretrain names, for mmdet and mmseg.
 
@@ -32,6 +36,7 @@ def export_backbone(
         out (str | Path): ``.pth`` (``{'state_dict', 'meta'}``) or ``.safetensors``.
         overwrite (bool): Whether an existing ``out`` may be replaced. Defaults to False.
         prefix (str, optional): What the backbone's names begin with in the file. Defaults to None: found out.
+        half (bool): Whether to write float16, half the size. Defaults to False.
 
     Returns:
         dict: What was written into ``meta``.
@@ -45,7 +50,8 @@ def export_backbone(
     if verify(network.backbone, str(source)) is None:
         _check_prefix(network.backbone, source, prefix)
     content = f'backbone, {describe(network.backbone).removeprefix("a ")}'
-    return save(network.backbone, out, dict(origin(weights, network.backbone), content=content), overwrite)
+    state_dict = halved(network.backbone, source) if half else network.backbone
+    return save(state_dict, out, dict(origin(weights, state_dict), content=content), overwrite)
 
 
 def _check_prefix(backbone: StateDict, source: Path, prefix: Optional[str]) -> None:
@@ -76,6 +82,7 @@ def export_classifier(
     layout: str = 'mmpretrain',
     overwrite: bool = False,
     settings: Optional[dict] = None,
+    half: bool = False,
 ) -> dict:
     """Write the classifier that is deployed: backbone and ``fc``, no RoI layer.
 
@@ -87,6 +94,7 @@ def export_classifier(
             are compared with mmpretrain's before anything is written. Defaults to 'mmpretrain'.
         overwrite (bool): Whether an existing ``out`` may be replaced. Defaults to False.
         settings (dict, optional): The config that made the checkpoint. Defaults to None: what the checkpoint carries.
+        half (bool): Whether to write float16, half the size. Defaults to False.
 
     Returns:
         dict: What was written as origin.
@@ -106,6 +114,8 @@ def export_classifier(
         network, target = facts.network, targets.make_target(layout, facts)
         checked = targets.check_target(layout, target, facts)
         state_dict, meta = target.state_dict, dict(loads_into=target.how, logits_compared=checked)
+    if half:
+        state_dict = halved(state_dict, source)
     content = f'classifier, {describe(network.backbone).removeprefix("a ")}'
     meta = dict(origin(weights, state_dict), content=content, layout=layout, **meta)
     return save(state_dict, out, meta, overwrite, bare=layout != 'mmpretrain')
@@ -177,6 +187,20 @@ def _load(model: torch.nn.Module, state_dict: StateDict, source: str, what: str)
     for problem, keys in (('lacks', missing), ('has, unlike it,', left), ('has in another shape', shapes)):
         if keys:
             raise UserFileError(f'{source} looks like {what}, but {problem} {len(keys)} tensors: {abbreviate(keys)}')
+
+
+def halved(state_dict: StateDict, source: Path) -> StateDict:
+    """Tensors in float16; counters stay as they are.
+
+    Raises:
+        UserFileError: If a value is too large for it.
+    """
+    found = OrderedDict()
+    for key, value in state_dict.items():
+        found[key] = value.half() if value.is_floating_point() else value
+        if value.is_floating_point() and value.isfinite().all() and not found[key].isfinite().all():
+            raise UserFileError(f'{key} of {source} has values up to {value.abs().max():.3g}, too large for float16.')
+    return found
 
 
 def source_and_out(checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool) -> tuple:

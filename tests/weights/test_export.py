@@ -238,6 +238,32 @@ def test_an_export_holds_no_more_than_its_tensors(trained, tmp_path):
 
 
 # --------------------------------------------------------------------------------------------------- nothing is lost
+@pytest.mark.parametrize('export', [export_backbone, export_classifier])
+def test_half_the_size_says_nearly_the_same(export, resnet, trained, tmp_path):
+    export(trained, tmp_path / 'whole.safetensors')
+    export(trained, tmp_path / 'half.safetensors', half=True)
+    whole, half = tensors_of(tmp_path / 'whole.safetensors'), tensors_of(tmp_path / 'half.safetensors')
+    assert whole.keys() == half.keys()
+    for key, value in whole.items():
+        assert half[key].dtype == (torch.float16 if value.is_floating_point() else value.dtype)
+        assert torch.allclose(half[key].to(value), value, rtol=1e-3, atol=1e-6)
+    sizes = [(tmp_path / f'{name}.safetensors').stat().st_size for name in ('half', 'whole')]
+    assert sizes[0] < 0.51 * sizes[1]
+    # A network takes them as it takes others, in its own precision.
+    detector = MODELS.build(dict(type='mmdet.ResNet', depth=18))
+    load_backbone(detector, tmp_path / 'half.safetensors')
+    assert torch.allclose(detector.conv1.weight, resnet.backbone.conv1.weight, rtol=1e-3)
+
+
+def test_half_refuses_what_does_not_fit(resnet, tmp_path):
+    state = dict(resnet.state_dict())
+    state['backbone.bn1.running_var'] = torch.full((64,), 1e6)
+    torch.save(dict(state_dict=state, meta={}), tmp_path / 'a.pth')
+    with pytest.raises(UserFileError, match=r'running_var.*too large for float16'):
+        export_backbone(tmp_path / 'a.pth', tmp_path / 'b.pth', half=True)
+    assert not (tmp_path / 'b.pth').exists()
+
+
 def test_an_existing_file_is_left_alone_unless_asked(trained, tmp_path):
     out = tmp_path / 'mine.pth'
     out.write_text('precious')
