@@ -80,3 +80,14 @@ def write_images(folder: Path, number: int = 3) -> list:
         files.append(folder / f'{index}.png')
         small.resize((120, 80), Image.BILINEAR).save(files[-1])
     return files
+
+
+def call_main(main, capsys, *argv):
+    """Call a command: its exit code, stdout and stderr."""
+    code = 0
+    try:
+        main([str(each) for each in argv])
+    except SystemExit as end:
+        code = end.code
+    told = capsys.readouterr()
+    return code, told.out, told.err

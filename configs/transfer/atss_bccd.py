@@ -19,6 +19,7 @@ test_pipeline = [
     dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor', 'instances'))
 ]
 train_dataloader = dict(
+    batch_size=8,
     dataset=dict(
         _delete_=True,
         type='XMLDataset',

@@ -3,10 +3,11 @@
 Methods are compared seed by seed: a pretraining seed is one independent result, and all of a seed saw the same images.
 """
 
+import math
 import statistics
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
-from ..experiments.transfer import METHODS, MODES, TASKS
+from ..experiments.transfer import METHODS, MODES, RESULTS, TASKS, read_results
 from ..utils.errors import UserFileError
 from ..visualization import figures
 from .experiment_result import NAMES, Difference, difference, difference_text, spread
@@ -24,13 +25,43 @@ def cell(results: Sequence[dict], task: str, mode: str, method: str) -> Dict[int
     }
 
 
+def pretrainings(results: Sequence[dict], method: str) -> Dict[int, dict]:
+    """Seed -> the pretraining's accuracy, as a result."""
+    return {
+        result['seed']: dict(value=result['pretrained'])
+        for result in results
+        if result['method'] == method and result.get('pretrained') is not None
+    }
+
+
+def _value(result: dict) -> float:
+    return result['value']
+
+
 def compare(results: Sequence[dict], task: str, mode: str, method: str, other: str, metric: str = '') -> Difference:
     """How much better ``method`` is than ``other``, paired by seed, in the task's own metric or another one of it."""
 
-    def measure(result: dict) -> float:
-        return result['metrics'][metric] if metric else result['value']
-
+    measure = (lambda result: result['metrics'][metric]) if metric else _value
     return difference(cell(results, task, mode, method), cell(results, task, mode, other), measure)
+
+
+def shipped_results() -> List[dict]:
+    """The results of docs/transfer.md; none if the experiment has not been run yet."""
+    return read_results(RESULTS)
+
+
+def single_run_noise(results: Sequence[dict], task: str, mode: str) -> Optional[float]:
+    """By how much two single runs of one method differ at most, 19 times in 20; None without two seeds of a method.
+
+    From the standard deviation over seeds, pooled over the methods.
+    """
+    squares, freedom = 0.0, 0
+    for method in METHODS:
+        values = [result['value'] for result in cell(results, task, mode, method).values()]
+        if len(values) > 1:
+            squares += statistics.variance(values) * (len(values) - 1)
+            freedom += len(values) - 1
+    return 1.96 * math.sqrt(2 * squares / freedom) if freedom else None
 
 
 def table_lines(results: Sequence[dict]) -> List[List[str]]:
@@ -41,7 +72,17 @@ def table_lines(results: Sequence[dict]) -> List[List[str]]:
     """
     if not results:
         raise UserFileError('there are no results. They come from: mmrm transfer')
+    known = {method: pretrainings(results, method) for method in METHODS}
     lines = []
+    if any(known.values()):
+        lines.append(
+            [
+                'pretraining, CIFAR-10: top-1',
+                '',
+                *(_values(known[method], 'value') for method in METHODS),
+                *(difference_text(difference(known['rm'], known[other], _value)) for other in ('baseline', 'cutmix')),
+            ]
+        )
     for task in TASKS:
         for mode in MODES:
             cells = [cell(results, task, mode, method) for method in METHODS]

@@ -59,6 +59,10 @@ class Parser(argparse.ArgumentParser):
             self._option_string_actions['--work-dirs'] = action
         return action
 
+    def add_cfg_options(self, help: str) -> None:
+        """``--cfg-options KEY=VALUE ...``, ``{'a.b': value}``; none are ``{}``."""
+        self.add_argument('--cfg-options', nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE', help=help)
+
     def error(self, message: str):
         if message.startswith('unrecognized arguments:'):
             given = message.split()[2].split('=')[0]
@@ -157,14 +161,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         choices=preflight.DEVICES,
         help="default: the GPU (on a Mac, torch's mps), an error where there is none; MMRM_DEVICE=cpu is --device cpu",
     )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=KeyValues,
-        default={},
-        metavar='KEY=VALUE',
-        help='settings that replace those of the config, e.g. train_dataloader.batch_size=32',
-    )
+    parser.add_cfg_options('settings that replace those of the config, e.g. train_dataloader.batch_size=32')
     parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none', help='job launcher')
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument('--traceback', action='store_true', help='the whole traceback also for mistakes in the input')

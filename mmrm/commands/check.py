@@ -3,7 +3,7 @@
 from typing import Optional, Sequence
 
 from ..apis.check import check
-from ..apis.launch import KeyValues, Parser, positive
+from ..apis.launch import Parser, positive
 from ..utils.errors import UserError, cli
 
 
@@ -11,14 +11,7 @@ from ..utils.errors import UserError, cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
     parser = Parser(prog='mmrm check', description=__doc__, allow_abbrev=False)
     parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=KeyValues,
-        default={},
-        metavar='KEY=VALUE',
-        help='settings that replace those of the config, e.g. model.init_cfg.checkpoint=FILE',
-    )
+    parser.add_cfg_options('settings that replace those of the config, e.g. model.init_cfg.checkpoint=FILE')
     parser.add_argument('--data', action='store_true', help='decode every image, and list those that are broken')
     parser.add_argument('--jobs', type=positive, metavar='N', help='images decoded at a time (default: one a core)')
     args = parser.parse_args(argv)

@@ -5,7 +5,7 @@ from typing import Optional, Sequence
 
 from ..analysis import classifiers, cut_or_resize
 from ..analysis.tables import show_path
-from ..apis.launch import KeyValues, Parser, natural, positive
+from ..apis.launch import Parser, natural, positive
 from ..utils.errors import cli
 from ..visualization import figures
 
@@ -18,14 +18,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('--iterations', type=positive, default=5, help='columns (default: 5)')
     parser.add_argument('--seed', type=natural, default=0, help='of images and boxes (default: 0)')
     parser.add_argument('--overwrite', action='store_true', help='replace an existing picture')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=KeyValues,
-        default={},
-        metavar='KEY=VALUE',
-        help='settings that replace those of the config',
-    )
+    parser.add_cfg_options('settings that replace those of the config')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)
     cfg = classifiers.load_config(args.config, args.cfg_options, 'train')

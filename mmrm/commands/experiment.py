@@ -1,7 +1,6 @@
 """Train RM, baseline, Mixup and CutMix on a part of CIFAR-10, several seeds each; what is finished is not repeated."""
 
 import argparse
-import os
 import shlex
 import signal
 import sys
@@ -10,12 +9,11 @@ from typing import Optional, Sequence
 
 from rich.console import Console
 
-from ..apis.launch import KeyValues, Parser, natural, positive
-from ..engine import optim_wrapper
+from ..apis.launch import Parser, natural
 from ..experiments import cifar10 as experiment
-from ..experiments import jobs, processes
+from ..experiments import jobs, options, processes
 from ..report.page import beside
-from ..utils.errors import UserValueError, cli
+from ..utils.errors import cli
 from ..utils.files import check_out
 
 
@@ -33,28 +31,12 @@ def parser() -> argparse.ArgumentParser:
         + ', '.join(f'{name} {method.seeds}' for name, method in experiment.METHODS.items())
         + ')',
     )
-    parser.add_argument('--jobs', type=positive, metavar='N', help='runs at a time (default: one a core, or one GPU)')
-    parser.add_argument('--work-dir', help='holds <method>/seed<N> (default: work_dirs/experiment)')
-    parser.add_argument(
-        '--results',
-        help='file of results, one a line; a run that is in it is not repeated '
-        '(default: results.jsonl in the work dir)',
-    )
+    options.add(parser, 'work_dirs/experiment', 'all runs')
     parser.add_argument(
         '--float32',
         action='store_true',
-        help='not in bfloat16: for CPUs without kernels for it; takes about twice as long',
+        help='train not in bfloat16: for CPUs without kernels for it; takes about twice as long',
     )
-    parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu', help='default: cpu')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=KeyValues,
-        default={},
-        metavar='KEY=VALUE',
-        help='settings for all runs, as in train.py; the result is another experiment then',
-    )
-    parser.add_argument('--dry-run', action='store_true', help='print the commands, start nothing')
     return parser
 
 
@@ -66,8 +48,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     root = Path(args.work_dir or experiment.default_root()).expanduser().absolute()
     results = Path(args.results).expanduser() if args.results else root / 'results.jsonl'
     check_out(results, overwrite=True)
-    options = {**(experiment.FLOAT32 if args.float32 else {}), **args.cfg_options}
-    runs = experiment.plan(args.methods, args.seeds, root, options, args.device)
+    settings = {**(experiment.FLOAT32 if args.float32 else {}), **args.cfg_options}
+    runs = experiment.plan(args.methods, args.seeds, root, settings, args.device)
     known = experiment.known_results(runs, results)
     waiting = [run for run in runs if run.name not in known]
     if args.dry_run:
@@ -82,16 +64,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         return f'at {result["test"][str(run.epochs)]:.2f} after {processes.clock(3600 * result["hours"])} of training'
 
     console.print(f'{len(runs)} runs, {len(known)} of them finished already; results go to {results}', highlight=False)
-    cpu = args.device == 'cpu'
-    if cpu and waiting and not args.float32 and not optim_wrapper.bfloat16_is_fast():
-        raise UserValueError(
-            'this CPU has no kernels for bfloat16, which would be far slower than float32; give '
-            '--float32, which is another experiment with its own results.'
-        )
-    if cpu:
-        os.environ.setdefault('OMP_NUM_THREADS', '1')
-    side_by_side = args.jobs or (processes.cores() if cpu else 1)
-    done = not waiting or jobs.run_with_progress(waiting, side_by_side, cpu, console, finished)
+    number = options.side_by_side(args, bfloat16=not args.float32) if waiting else 1
+    done = not waiting or jobs.run_with_progress(waiting, number, args.device == 'cpu', console, finished)
     beside(root, lambda line: console.print(line, markup=False, highlight=False))
     if not done:
         sys.exit(1)

@@ -35,14 +35,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument('--device', choices=('cuda', 'cpu'), help='as in train.py')
     parser.add_argument('--amp', action='store_true', help='as in train.py')
     parser.add_argument('--auto-scale-lr', action='store_true', help='as in train.py')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=KeyValues,
-        default={},
-        metavar='KEY=VALUE',
-        help='settings for all runs, as in train.py',
-    )
+    parser.add_cfg_options('settings for all runs, as in train.py')
     parser.add_argument(
         '--slurm',
         nargs='*',

@@ -10,10 +10,10 @@ from typing import Optional, Sequence
 
 from rich.console import Console
 
-from ..apis.launch import KeyValues, Parser, natural, positive
-from ..engine import optim_wrapper
-from ..experiments import cifar10, jobs, processes, transfer
-from ..utils.errors import UserValueError, cli
+from ..apis.launch import Parser, natural
+from ..experiments import cifar10, jobs, options, processes, transfer
+from ..report.page import beside
+from ..utils.errors import cli
 from ..utils.files import check_out
 
 
@@ -39,22 +39,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         '--seeds', nargs='+', type=natural, metavar='N', help='of the pretrainings (default: 5, and 3 for mixup)'
     )
-    parser.add_argument('--jobs', type=positive, metavar='N', help='runs at a time (default: one a core, or one GPU)')
-    parser.add_argument('--work-dir', help='default: work_dirs/transfer')
-    parser.add_argument('--results', help='file of results, one a line (default: results.jsonl in the work dir)')
-    parser.add_argument(
-        '--float32', action='store_true', help='pretrain in float32: for CPUs without kernels for bfloat16'
-    )
-    parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu', help='default: cpu')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=KeyValues,
-        default={},
-        metavar='KEY=VALUE',
-        help='settings for all fine-tunings; the result is another experiment then',
-    )
-    parser.add_argument('--dry-run', action='store_true', help='print what would run, start nothing')
+    options.add(parser, 'work_dirs/transfer', 'all fine-tunings')
     return parser
 
 
@@ -66,8 +51,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     root = Path(args.work_dir or transfer.default_root()).expanduser().absolute()
     results = Path(args.results).expanduser() if args.results else root / 'results.jsonl'
     check_out(results, overwrite=True)
-    options = cifar10.FLOAT32 if args.float32 else {}
-    trials = transfer.pretrainings(args.methods, args.seeds, root, options, args.device)
+    trials = transfer.pretrainings(args.methods, args.seeds, root, args.device)
     transfer.check_data(args.tasks, os.environ.get('MMRM_DATA', 'data'))
     cpu = args.device == 'cpu'
     if args.dry_run:
@@ -75,14 +59,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             console.print(f'{trial.state()}: {shlex.join(trial.command())}', markup=False, highlight=False)
         console.print(f'and on each of them: {", ".join(args.tasks)}; {" and ".join(args.modes)}', highlight=False)
         return
-    if cpu and not args.float32 and not optim_wrapper.bfloat16_is_fast():
-        raise UserValueError(
-            'this CPU has no kernels for bfloat16, which would be far slower than float32; give '
-            '--float32, which is another experiment with its own results.'
-        )
-    if cpu:
-        os.environ.setdefault('OMP_NUM_THREADS', '1')
-    side_by_side = args.jobs or (processes.cores() if cpu else 1)
+    number = options.side_by_side(args)
 
     def pretrained(trial: cifar10.Trial) -> str:
         transfer.backbone_of(trial, root)
@@ -98,13 +75,14 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     for seed in dict.fromkeys(trial.seed for trial in trials):
         mine = [trial for trial in trials if trial.seed == seed]
         waiting = [trial for trial in mine if not (root / 'backbones' / f'{trial.method}-seed{seed}.pth').is_file()]
-        if waiting and not jobs.run_with_progress(waiting, side_by_side, cpu, console, pretrained):
+        if waiting and not jobs.run_with_progress(waiting, number, cpu, console, pretrained):
             sys.exit(1)
         runs = transfer.plan(mine, args.tasks, args.modes, root, args.cfg_options, args.device)
         left = transfer.unknown(runs, results)
         console.print(
             f'seed {seed}: {len(runs)} fine-tunings, {len(runs) - len(left)} finished already', highlight=False
         )
-        if left and not jobs.run_with_progress(left, side_by_side, cpu, console, finished):
+        if left and not jobs.run_with_progress(left, number, cpu, console, finished):
             sys.exit(1)
+    beside(root, lambda line: console.print(line, markup=False, highlight=False))
     console.print(f'all done; the tables: mmrm transfer-result {results}', highlight=False)

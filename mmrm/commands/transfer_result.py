@@ -6,10 +6,9 @@ from typing import Optional, Sequence
 from ..analysis import transfer_result as analysis
 from ..analysis.tables import show_path
 from ..apis.launch import Parser
-from ..experiments.transfer import default_root, read_results
+from ..experiments.transfer import RESULTS, default_root, read_results
 from ..utils.errors import UserFileError, cli
 from ..utils.files import check_out, write_text
-from ..utils.paths import home
 from ..visualization import figures, grids
 
 
@@ -20,7 +19,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         'results',
         nargs='?',
         help="file of results (default: your own run's, work_dirs/transfer/results.jsonl; "
-        'without one, the published docs/transfer.jsonl)',
+        'without one, those of docs/transfer.md)',
     )
     parser.add_argument('--sizes', action='store_true', help='AP by the size of the objects instead')
     parser.add_argument('--figure', help='also draw AP by size: .png, .svg or .pdf')
@@ -33,8 +32,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         check_out(args.out, args.overwrite)
     if args.figure:
         figures.check_picture(args.figure, args.overwrite)
-    own, published = default_root() / 'results.jsonl', home() / 'docs' / 'transfer.jsonl'
-    found = own if own.is_file() or not published.is_file() else published
+    own = default_root() / 'results.jsonl'
+    found = own if own.is_file() or not RESULTS.is_file() else RESULTS
     path = Path(args.results).expanduser() if args.results else found
     if not path.is_file():
         raise UserFileError(f'there is no file of results {path}. It comes from: mmrm transfer')

@@ -16,17 +16,14 @@ Objects never overlap, so a polygon tells an object's pixels exactly: boxes, are
 """
 
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import NamedTuple, Optional, Sequence, Tuple, Union
 
 import cv2
 import numpy as np
 
-from ..utils.errors import UserFileError, UserTypeError, UserValueError
-from ..utils.files import put_in_place, umask
+from ..utils.errors import UserTypeError, UserValueError
+from ..utils.files import make_once
 
 # Counts in world.json; a change of what is drawn is a new version.
 VERSION = 1
@@ -535,47 +532,10 @@ def make_world(
         image_size=_check_numbers('image_size', image_size, 1, 16)[0],
         scene_size=_check_numbers('scene_size', scene_size, 2, 32),
     )
-    root = Path(root).expanduser()
-    if _is_made(root, stamp):
-        return root
-    temporary = None
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=root.parent, prefix=f'.{root.name}-'))
+
+    def write(folder: Path) -> None:
         for split, images, places in zip(('train', 'val'), stamp['classification'], stamp['scenes']):
-            _write_classification(temporary, seed, split, images, image_size)
-            _write_scenes(temporary, seed, split, places, *scene_size)
-        (temporary / 'world.json').write_text(json.dumps(stamp))
-        temporary.chmod(0o777 & ~umask())
-        put_in_place(temporary, root)
-    except OSError as error:
-        # Another process may have been faster.
-        if not _is_made(root, stamp):
-            raise UserFileError(f'cannot write the world to {root}: {error.strerror or error}') from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-    return root
+            _write_classification(folder, seed, split, images, image_size)
+            _write_scenes(folder, seed, split, places, *scene_size)
 
-
-def _is_made(root: Path, stamp: dict) -> bool:
-    """Whether ``root`` is this world; False if it is free.
-
-    Raises:
-        UserFileError: If it is something else.
-    """
-    if not os.path.lexists(root) or (root.is_dir() and not any(root.iterdir())):
-        return False
-    try:
-        found = json.loads((root / 'world.json').read_text())
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
-        raise UserFileError(f'{root} exists and is not a generated world. It is left as it is; choose another folder.')
-    differ = [f'{key} {found.get(key)} instead of {value}' for key, value in stamp.items() if found.get(key) != value]
-    if differ:
-        raise UserFileError(
-            f'{root} holds another world ({", ".join(differ)}). It is left as it is; choose another '
-            'folder or delete it.'
-        )
-    return True
+    return make_once(root, 'world.json', stamp, 'a generated world', write)

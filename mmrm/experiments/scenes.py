@@ -5,8 +5,6 @@ pasted rectangles too, so a result on these scenes says less than one on photogr
 """
 
 import json
-import shutil
-import tempfile
 from pathlib import Path
 from typing import List, NamedTuple, Tuple, Union
 
@@ -15,8 +13,7 @@ import numpy as np
 
 from ..datasets.cifar import RMCIFAR10
 from ..datasets.fetch_cifar10 import CLASSES
-from ..utils.errors import UserFileError
-from ..utils.files import put_in_place, umask
+from ..utils.files import make_once
 from ..utils.paths import find
 
 VERSION = 1
@@ -89,27 +86,14 @@ def make_scenes(root: Union[str, Path], cifar10: Union[str, Path]) -> Path:
     Raises:
         UserFileError: If CIFAR-10 is not there, or ``root`` holds something else.
     """
-    root, stamp = Path(root).expanduser(), dict(version=VERSION, side=SIDE, counts=COUNTS)
-    if root.exists():
-        try:
-            found = json.loads((root / 'scenes.json').read_text())
-        except (OSError, ValueError):
-            found = None
-        if found != stamp:
-            raise UserFileError(f'{root} exists and does not hold these scenes. It is left as it is; move it away.')
-        return root
-    root.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=root.parent, prefix=f'.{root.name}-'))
-    try:
+    stamp = dict(version=VERSION, side=SIDE, counts=COUNTS)
+
+    def write(folder: Path) -> None:
         for number, (part, (split, per_class)) in enumerate(PARTS.items()):
             images, labels = _read(find(cifar10), split, per_class)
-            _write_part(temporary, part, images, labels, number)
-        (temporary / 'scenes.json').write_text(json.dumps(stamp))
-        temporary.chmod(0o777 & ~umask())
-        put_in_place(temporary, root)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return root
+            _write_part(folder, part, images, labels, number)
+
+    return make_once(root, 'scenes.json', stamp, 'a folder of composed scenes', write)
 
 
 def _read(cifar10: Path, split: str, per_class: Tuple[int, int]) -> Tuple[np.ndarray, np.ndarray]:

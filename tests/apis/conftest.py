@@ -1,6 +1,9 @@
 """What the tests of the entry points share."""
 
 import pytest
+from mmengine.device import utils as device_utils
+
+from mmrm.utils import paths
 
 
 @pytest.fixture
@@ -18,3 +21,18 @@ def error(capsys):
         return lines[0]
 
     return call
+
+
+@pytest.fixture
+def environment(monkeypatch, tmp_path):
+    """The CPU is asked for, nothing goes to the checkout, and what a launcher changes in the process is put back."""
+    monkeypatch.setattr(paths, 'home', lambda: tmp_path)
+    for name in ('NNODES', 'NODE_RANK', 'MASTER_ADDR', 'PORT', 'MMRM_PARENT', 'MMRM_TRACEBACK', 'LOCAL_WORLD_SIZE'):
+        monkeypatch.setenv(name, '')  # noted, so that it is put back
+        monkeypatch.delenv(name)
+    for name, value in dict(
+        MMRM_DEVICE='cpu', CUDA_VISIBLE_DEVICES='', LOCAL_RANK='0', OMP_NUM_THREADS='1', MKL_NUM_THREADS='1'
+    ).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(device_utils, 'DEVICE', device_utils.DEVICE)
+    monkeypatch.setattr('logging.raiseExceptions', True)

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mmengine.device import utils as device_utils
 from PIL import Image
 from tiny_run import BESIDE, write_run
 
 from mmrm.apis import launch
 from mmrm.apis.check import check
-from mmrm.utils import paths
 from mmrm.utils.classes import check_classes
 from mmrm.utils.config import read_config
 
@@ -47,19 +45,7 @@ test_dataloader = val_dataloader
 """
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch, tmp_path):
-    """The CPU is asked for, and what a launcher changes in the process is put back."""
-    monkeypatch.setattr(paths, 'home', lambda: tmp_path)
-    for name in ('NNODES', 'NODE_RANK', 'MASTER_ADDR', 'PORT', 'MMRM_PARENT', 'MMRM_TRACEBACK'):
-        monkeypatch.setenv(name, '')
-        monkeypatch.delenv(name)
-    for name, value in dict(
-        MMRM_DEVICE='cpu', CUDA_VISIBLE_DEVICES='', LOCAL_RANK='0', OMP_NUM_THREADS='1', MKL_NUM_THREADS='1'
-    ).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(device_utils, 'DEVICE', device_utils.DEVICE)
-    monkeypatch.setattr('logging.raiseExceptions', True)
+pytestmark = pytest.mark.usefixtures('environment')
 
 
 def write_folders(root: Path, train='abcd', val='abcd', empty=(), size=32) -> Path:

@@ -7,23 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from mmengine.device import utils as device_utils
 from tiny_run import write_run
 
 from mmrm.apis import launch
-from mmrm.utils import paths
 from mmrm.utils.checkpoints import read_checkpoint
 
 TOOLS = Path(__file__).parents[2] / 'tools'
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch, tmp_path):
-    monkeypatch.setattr(paths, 'home', lambda: tmp_path)
-    for name, value in dict(MMRM_DEVICE='cpu', CUDA_VISIBLE_DEVICES='', LOCAL_RANK='0').items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(device_utils, 'DEVICE', device_utils.DEVICE)
-    monkeypatch.setattr('logging.raiseExceptions', True)
+pytestmark = pytest.mark.usefixtures('environment')
 
 
 @pytest.fixture

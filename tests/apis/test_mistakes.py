@@ -3,23 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from mmengine.device import utils as device_utils
 from PIL import Image
 from tiny_run import write_run
 
 from mmrm.apis import launch, preflight
-from mmrm.utils import paths, processes
+from mmrm.utils import processes
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch, tmp_path):
-    monkeypatch.setattr(paths, 'home', lambda: tmp_path)
-    monkeypatch.setattr(device_utils, 'DEVICE', device_utils.DEVICE)
+def in_a_folder(environment, monkeypatch, tmp_path):
     monkeypatch.setattr(processes, '_warned', set())
-    monkeypatch.setattr('logging.raiseExceptions', True)
     monkeypatch.chdir(tmp_path)
-    for name, value in dict(MMRM_DEVICE='cpu', CUDA_VISIBLE_DEVICES='', LOCAL_RANK='0').items():
-        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
 """mmrm export: what other runtimes and libraries say of an exported network, and what its files tell of it."""
 
+import functools
 import json
 
 import numpy as np
 import pytest
 import torch
 from mmengine.registry import init_default_scope
-from zoo_run import CLASSES, write_images, write_run
+from zoo_run import CLASSES, call_main, write_images, write_run
 
 from mmrm.commands.export import main
 from mmrm.weights.deploy import read_note, run_file
@@ -25,14 +26,7 @@ def wide(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp('work') / 'river', 'resnet18')
 
 
-def call(capsys, *argv):
-    code = 0
-    try:
-        main([str(each) for each in argv])
-    except SystemExit as end:
-        code = end.code
-    told = capsys.readouterr()
-    return code, told.out, told.err
+call = functools.partial(call_main, main)
 
 
 def expected_logits(run, images):

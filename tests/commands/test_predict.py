@@ -1,12 +1,13 @@
 """mmrm predict: classes and scores as the toolbox's own inferencer has them; a broken image does not end it."""
 
+import functools
 import json
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from zoo_run import CLASSES, write_images, write_run
+from zoo_run import CLASSES, call_main, write_images, write_run
 
 from mmrm.commands.predict import main
 
@@ -21,15 +22,7 @@ def images(tmp_path_factory):
     return write_images(tmp_path_factory.mktemp('images'))
 
 
-def call(capsys, *argv):
-    """Exit code, stdout, stderr."""
-    code = 0
-    try:
-        main([str(each) for each in argv])
-    except SystemExit as end:
-        code = end.code
-    told = capsys.readouterr()
-    return code, told.out, told.err
+call = functools.partial(call_main, main)
 
 
 def test_the_scores_are_those_of_mmpretrains_inferencer(run, images, capsys):

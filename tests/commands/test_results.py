@@ -1,23 +1,16 @@
 """results.csv: a row per checkpoint with what the log and the file say."""
 
 import csv
+import functools
 import hashlib
 import shutil
 
 import pytest
-from zoo_run import write_run
+from zoo_run import call_main, write_run
 
 from mmrm.commands.results import main
 
-
-def call(capsys, *argv):
-    code = 0
-    try:
-        main([str(each) for each in argv])
-    except SystemExit as end:
-        code = end.code
-    told = capsys.readouterr()
-    return code, told.out, told.err
+call = functools.partial(call_main, main)
 
 
 def test_a_row_per_checkpoint_the_best_first(tmp_path, capsys):

@@ -92,7 +92,7 @@ def test_a_frozen_backbone_stays_and_the_rest_learns(task, data):
 
 
 def trial(tmp_path, method='rm', seed=0):
-    [found] = transfer.pretrainings([method], [seed], tmp_path, cifar10.FLOAT32, 'cpu')
+    [found] = transfer.pretrainings([method], [seed], tmp_path, 'cpu')
     return found
 
 
@@ -166,17 +166,33 @@ def test_differences_are_paired_by_the_pretraining_seed():
     assert line[2].startswith('20.00 ± 10.00 (3)') and line[-2].startswith('+2.00')
     assert [line[2] for line in analysis.size_lines(results)] == ['small', 'medium', 'large']
     assert analysis.draw(results)
+    # Two single runs differ by 1.96 times the root of twice the variance, pooled: (2 * 100 + 2 * 90.33 + 40.5) / 5.
+    pooled = (2 * 100 + statistics.variance([12, 23, 31]) * 2 + 40.5) / 5
+    assert analysis.single_run_noise(results, 'atss-scenes', 'tuned') == pytest.approx(1.96 * (2 * pooled) ** 0.5)
+    assert analysis.single_run_noise(results[:1], 'atss-scenes', 'tuned') is None
+
+
+def test_the_accuracy_of_the_pretrainings_comes_first():
+    results = [
+        result(method=method, seed=seed, task=task, pretrained=70.0 + seed + 2 * (method == 'rm'))
+        for method in ('baseline', 'rm')
+        for seed in (0, 1)
+        for task in ('atss-scenes', 'atss-bccd')
+    ]
+    first, *others = analysis.table_lines(results)
+    assert first[0].startswith('pretraining') and len(others) == 2
+    assert first[2].startswith('70.50 ± 0.71 (2)') and first[4].startswith('72.50') and first[-2].startswith('+2.00')
 
 
 def test_the_command_refuses_unknown_names_and_says_what_would_run(tmp_path, data, capsys):
     with pytest.raises(SystemExit) as stop:
-        command.main(['--tasks', 'atss-coco', '--work-dir', str(tmp_path / 'run'), '--float32'])
+        command.main(['--tasks', 'atss-coco', '--work-dir', str(tmp_path / 'run')])
     assert stop.value.code == 2 and "unknown task 'atss-coco'; allowed: atss-scenes" in capsys.readouterr().err
-    words = ['--tasks', 'pspnet-scenes', '--methods', 'rm', '--seeds', '0', '--float32', '--dry-run']
+    words = ['--tasks', 'pspnet-scenes', '--methods', 'rm', '--seeds', '0', '--dry-run']
     command.main([*words, '--work-dir', str(tmp_path / 'run')])
     assert 'resnet18-w16_1xb64_cifar10-250.py' in capsys.readouterr().out
     with pytest.raises(UserValueError, match='unknown method'):
-        transfer.pretrainings(['puzzlemix'], [0], tmp_path, {}, 'cpu')
+        transfer.pretrainings(['puzzlemix'], [0], tmp_path, 'cpu')
 
 
 @pytest.mark.slow

@@ -14,11 +14,11 @@ model = dict(
         out_indices=(1, 2, 3),
         # 4 keeps the backbone as it is.
         frozen_stages=-1),
-    neck=dict(in_channels=[32, 64, 128], out_channels=64, start_level=0, num_outs=4),
+    neck=dict(in_channels=[32, 64, 128], out_channels=32, start_level=0, num_outs=4),
     bbox_head=dict(
         num_classes=10,
-        in_channels=64,
-        feat_channels=64,
+        in_channels=32,
+        feat_channels=32,
         stacked_convs=1,
         anchor_generator=dict(octave_base_scale=5, strides=[2, 4, 8, 16])),
     # As low as this, so that an untrained detector can be evaluated too.
@@ -33,7 +33,7 @@ train_dataloader = dict(batch_size=16, num_workers=0, persistent_workers=False, 
 val_dataloader = dict(batch_size=16, num_workers=0, persistent_workers=False)
 test_dataloader = val_dataloader
 
-train_cfg = dict(max_epochs=12, val_interval=12)
+train_cfg = dict(max_epochs=8, val_interval=8)
 optim_wrapper = dict(
     _delete_=True,
     type='OptimWrapper',
@@ -41,8 +41,8 @@ optim_wrapper = dict(
     clip_grad=dict(max_norm=10))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=30),
-    dict(type='CosineAnnealingLR', T_max=12, by_epoch=True, convert_to_iter_based=True)
+    dict(type='CosineAnnealingLR', T_max=8, by_epoch=True, convert_to_iter_based=True)
 ]
-default_hooks = dict(logger=dict(interval=10), checkpoint=dict(interval=12, max_keep_ckpts=1))
+default_hooks = dict(logger=dict(interval=10), checkpoint=dict(interval=8, max_keep_ckpts=1))
 custom_hooks = [dict(type='RandomStateHook')]
 randomness = dict(seed=0)

@@ -34,20 +34,20 @@ test_dataloader = val_dataloader
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator
 
-train_cfg = dict(by_epoch=True, max_epochs=12, val_interval=12)
+train_cfg = dict(by_epoch=True, max_epochs=8, val_interval=8)
 val_cfg = dict()
 test_cfg = dict()
 optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=30),
-    dict(type='CosineAnnealingLR', T_max=12, by_epoch=True, convert_to_iter_based=True)
+    dict(type='CosineAnnealingLR', T_max=8, by_epoch=True, convert_to_iter_based=True)
 ]
 log_processor = dict(by_epoch=True)
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=10),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', interval=12, max_keep_ckpts=1),
+    checkpoint=dict(type='CheckpointHook', interval=8, max_keep_ckpts=1),
     sampler_seed=dict(type='DistSamplerSeedHook'))
 custom_hooks = [dict(type='RandomStateHook')]
 randomness = dict(seed=0)
