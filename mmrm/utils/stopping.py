@@ -164,7 +164,7 @@ class LetFinish:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Inside, signals wait in this thread and in the processes that it starts: until :class:`LetFinish` is there for them.
+    """Inside, signals wait, in this thread and in the processes that it starts: until they have :class:`LetFinish`.
 
     One that is sent to the whole process may still be noted: other threads, of torch for example, take it.
     """
