@@ -2,7 +2,8 @@
 
 The whole test image, resized to a share of its side, at a random place: on grey, or on the test image of another class.
 This is the paper's claim of multi-scale views, made measurable. To be fair: RM trains on this very operation (the whole
-image, resized, inside another one); CutMix and the baseline do not.
+image, resized, inside another one); CutMix and the baseline do not. With 'nothing' around it nobody has an advantage: the
+shrunken image is all that the network gets, at its own small size.
 """
 
 import collections
@@ -21,6 +22,7 @@ from .classifiers import Trained
 
 SCALES = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 BACKGROUNDS = ('grey', 'other class')
+NOTHING = 'nothing'  # around the image: only for networks that take images of any size
 INTERPOLATIONS = ('bilinear', 'nearest')
 GREY = 127.5
 
@@ -31,11 +33,11 @@ class Point(NamedTuple):
     Args:
         name (str): The model's; several checkpoints of one name are several seeds.
         checkpoint (str): Its file.
-        background (str): One of :data:`BACKGROUNDS`.
+        background (str): One of :data:`BACKGROUNDS`, or :data:`NOTHING`.
         scale (float): Side of the pasted image over the side of the whole.
         accuracy (float): Percent of images whose top-1 class is the pasted one's.
-        fooled (float): Percent whose top-1 class is the background's; 0 on grey.
-        both (float): Percent whose two likeliest classes are the pasted one's and the background's; 0 on grey.
+        fooled (float): Percent whose top-1 class is the background's; 0 where there is none.
+        both (float): Percent whose two likeliest classes are the pasted one's and the background's; 0 likewise.
     """
 
     name: str
@@ -62,19 +64,24 @@ def paste(
     Returns:
         Tensor: Same shape, new.
     """
-    if not 0 < scale <= 1:
-        raise UserValueError(f'scale={scale} must be in (0, 1].')
-    if interpolation not in INTERPOLATIONS:
-        raise UserValueError(f'interpolation={interpolation!r} must be one of {", ".join(INTERPOLATIONS)}.')
-    height, width = images.shape[-2:]
-    tall, wide = max(1, round(height * scale)), max(1, round(width * scale))
-    kind = dict(mode='bilinear', antialias=True) if interpolation == 'bilinear' else dict(mode='nearest')
-    small = F.interpolate(images, (tall, wide), **kind)
+    small = shrink(images, scale, interpolation)
+    (height, width), (tall, wide) = images.shape[-2:], small.shape[-2:]
     pasted = backgrounds.clone()
     for index, (down, right) in enumerate(places.tolist()):
         top, left = round(down * (height - tall)), round(right * (width - wide))
         pasted[index, :, top : top + tall, left : left + wide] = small[index]
     return pasted
+
+
+def shrink(images: torch.Tensor, scale: float, interpolation: str = 'bilinear') -> torch.Tensor:
+    """Whole images, ``(N, C, H, W)``, with ``scale`` of their side, in (0, 1]."""
+    if not 0 < scale <= 1:
+        raise UserValueError(f'scale={scale} must be in (0, 1].')
+    if interpolation not in INTERPOLATIONS:
+        raise UserValueError(f'interpolation={interpolation!r} must be one of {", ".join(INTERPOLATIONS)}.')
+    size = [max(1, round(side * scale)) for side in images.shape[-2:]]
+    kind = dict(mode='bilinear', antialias=True) if interpolation == 'bilinear' else dict(mode='nearest')
+    return F.interpolate(images, size, **kind)
 
 
 def other_class(labels: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -129,8 +136,9 @@ def measure(
     interpolation: str = 'bilinear',
     seed: int = 0,
     batch: int = 100,
+    backgrounds: Sequence[str] = BACKGROUNDS,
 ) -> List[Point]:
-    """Measure every model at every scale on both backgrounds, on the same pasted images.
+    """Measure every model at every scale on every background, on the same images.
 
     Args:
         models (Sequence[Trained]): Classifiers of the same data; the first one's config names it.
@@ -139,7 +147,11 @@ def measure(
         interpolation (str): See :func:`paste`. Defaults to 'bilinear'.
         seed (int): Of images, places and backgrounds. Defaults to 0.
         batch (int): Images a forward pass. Defaults to 100.
+        backgrounds (Sequence[str]): Some of :data:`BACKGROUNDS` and :data:`NOTHING`.
     """
+    for background in backgrounds:
+        if background not in (*BACKGROUNDS, NOTHING):
+            raise UserValueError(f'background={background!r} must be one of {", ".join((*BACKGROUNDS, NOTHING))}.')
     if images < 2 or not scales:
         raise UserValueError(f'images={images} must be 2 or more, and there must be a scale.')
     for scale in scales:
@@ -153,10 +165,15 @@ def measure(
     for start in range(0, len(pixels), batch):
         part = slice(start, start + batch)
         own, other = pixels[part].float(), pixels[torch.from_numpy(partners[part])].float()
-        for background, ground in zip(BACKGROUNDS, (torch.full_like(own, GREY), other)):
+        for background in backgrounds:
+            ground = other if background == 'other class' else torch.full_like(own, GREY)
             behind = labels[partners[part]] if ground is other else np.full(len(own), -1)
             for scale in scales:
-                view = paste(own, ground, scale, places[part], interpolation).round().clamp(0, 255).to(torch.uint8)
+                if background == NOTHING:
+                    view = shrink(own, scale, interpolation)
+                else:
+                    view = paste(own, ground, scale, places[part], interpolation)
+                view = view.round().clamp(0, 255).to(torch.uint8)
                 for number, trained in enumerate(models):
                     counts[number, background, scale] += _count(predict(trained, view), labels[part], behind)
     return [
@@ -191,14 +208,16 @@ PANELS = (
     ('grey', 'accuracy', 'on grey'),
     ('other class', 'accuracy', 'on an image of another class'),
     ('other class', 'both', 'both classes in the first two'),
+    (NOTHING, 'accuracy', 'alone, nothing around it'),
 )
 
 
 def draw(points: Sequence[Point], foot: Sequence[str] = ()):
-    """Against the scale: accuracy on either background, and how often both objects are found."""
-    figure = figures.new_figure(9.6, 3.5 + 0.12 * len(foot))
-    panels = figure.subplots(1, len(PANELS), sharey=True)
-    for axes, (background, value, title) in zip(panels, PANELS):
+    """Against the scale: accuracy on each background, and how often both objects are found."""
+    shown = [panel for panel in PANELS if any(point.background == panel[0] for point in points)]
+    figure = figures.new_figure(3.2 * len(shown), 3.5 + 0.12 * len(foot))
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, (background, value, title) in zip(panels, shown):
         for index, (name, rows) in enumerate(curves(points, background, value).items()):
             colour = figures.COLOURS.get(name, figures.PALETTE[index % len(figures.PALETTE)])
             scale, mean, deviation = rows.T

@@ -100,6 +100,31 @@ def table_lines(results: Sequence[dict]) -> List[List[str]]:
     return lines
 
 
+ALONE_HEADERS = ('side, pixels', *HEADERS[2:])
+
+
+def alone_lines(results: Sequence[dict]) -> List[List[str]]:
+    """Top-1 of the pretrained classifiers on whole images of each size, under :data:`ALONE_HEADERS`."""
+    lines = []
+    for side in sorted({int(side) for result in results for side in result.get('alone') or {}}):
+        known: Dict[str, Dict[int, dict]] = {
+            method: {
+                result['seed']: dict(value=result['alone'][str(side)])
+                for result in results
+                if result['method'] == method and str(side) in (result.get('alone') or {})
+            }
+            for method in METHODS
+        }
+        lines.append(
+            [
+                str(side),
+                *(_values(known[method], 'value') for method in METHODS),
+                *(difference_text(difference(known['rm'], known[other], _value)) for other in ('baseline', 'cutmix')),
+            ]
+        )
+    return lines
+
+
 SIZE_HEADERS = ('task', 'backbone', 'objects', *HEADERS[2:])
 
 

@@ -32,6 +32,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         metavar='S',
         help='side of the pasted image over the side of the whole',
     )
+    parser.add_argument(
+        '--backgrounds',
+        nargs='+',
+        choices=(*scale_sensitivity.BACKGROUNDS, scale_sensitivity.NOTHING),
+        default=scale_sensitivity.BACKGROUNDS,
+        help="what is around the image (default: grey, 'other class'); 'nothing' needs a network for any size",
+    )
     parser.add_argument('--images', type=positive, default=1000, help='test images (default: 1000, or all there are)')
     parser.add_argument(
         '--interpolation',
@@ -53,12 +60,14 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if images < args.images:
         print(f'note: the test data has {images} images, fewer than {args.images}; all are used', file=sys.stderr)
     images = min(images, args.images)
-    points = scale_sensitivity.measure(models, args.scales, images, args.interpolation, args.seed)
+    points = scale_sensitivity.measure(
+        models, args.scales, images, args.interpolation, args.seed, backgrounds=args.backgrounds
+    )
     cfg = classifiers.load_config(models[0].cfg.filename, part='test')
     foot = [
         *(trained.origin for trained in models),
         f'data: {classifiers.data_name(cfg, "test")}, {images} '
-        f'images, {args.interpolation}, seed {args.seed}. RM trains on this very operation.',
+        f'images, {args.interpolation}, seed {args.seed}. RM trains on pasted images.',
     ]
     lines = grids.render(form, scale_sensitivity.HEADERS, scale_sensitivity.table_lines(points), right=range(3, 7))
     if args.table:

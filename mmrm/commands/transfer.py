@@ -1,6 +1,7 @@
 """Pretrain small backbones with baseline, CutMix, RM and Mixup, then fine-tune detectors and segmentors on them."""
 
 import argparse
+import json
 import os
 import shlex
 import signal
@@ -10,11 +11,12 @@ from typing import Optional, Sequence
 
 from rich.console import Console
 
+from ..analysis import classifiers, scale_sensitivity
 from ..apis.launch import Parser, natural
 from ..experiments import cifar10, jobs, options, processes, transfer
 from ..report.page import beside
 from ..utils.errors import cli
-from ..utils.files import check_out
+from ..utils.files import check_out, write_text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,6 +43,18 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add(parser, 'work_dirs/transfer', 'all fine-tunings')
     return parser
+
+
+def measure_alone(trial: cifar10.Trial, root: Path) -> None:
+    """Accuracy of a pretraining on whole test images of several sizes: a control in which nothing is pasted."""
+    file = transfer.alone_file(trial, root)
+    if not file.is_file() and trial.epochs in trial.checkpoints():
+        trained = classifiers.load_classifier(trial.method, trial.config, trial.checkpoints()[trial.epochs])
+        points = scale_sensitivity.measure(
+            [trained], [side / 32 for side in transfer.SIDES], images=2000, backgrounds=[scale_sensitivity.NOTHING]
+        )
+        found = {str(round(32 * point.scale)): round(point.accuracy, 2) for point in points}
+        write_text(file, json.dumps(found) + '\n')
 
 
 @cli
@@ -77,6 +91,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         waiting = [trial for trial in mine if not (root / 'backbones' / f'{trial.method}-seed{seed}.pth').is_file()]
         if waiting and not jobs.run_with_progress(waiting, number, cpu, console, pretrained):
             sys.exit(1)
+        for trial in mine:
+            measure_alone(trial, root)
         runs = transfer.plan(mine, args.tasks, args.modes, root, args.cfg_options, args.device)
         left = transfer.unknown(runs, results)
         console.print(

@@ -21,7 +21,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         help="file of results (default: your own run's, work_dirs/transfer/results.jsonl; "
         'without one, those of docs/transfer.md)',
     )
-    parser.add_argument('--sizes', action='store_true', help='AP by the size of the objects instead')
+    table = parser.add_mutually_exclusive_group()
+    table.add_argument('--sizes', action='store_true', help='AP by the size of the objects instead')
+    table.add_argument(
+        '--alone', action='store_true', help='top-1 of the pretrained classifiers on whole, shrunken images instead'
+    )
     parser.add_argument('--figure', help='also draw AP by size: .png, .svg or .pdf')
     parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
     parser.add_argument('--out', help='write the table to a file, .md, .csv or .tex')
@@ -38,12 +42,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if not path.is_file():
         raise UserFileError(f'there is no file of results {path}. It comes from: mmrm transfer')
     results = read_results(path)
-    headers, lines = (
-        (analysis.SIZE_HEADERS, analysis.size_lines(results))
-        if args.sizes
-        else (analysis.HEADERS, analysis.table_lines(results))
-    )
-    text = grids.render(form, headers, lines, right=range(2 + args.sizes, len(headers)))
+    if args.alone:
+        headers, lines, words = analysis.ALONE_HEADERS, analysis.alone_lines(results), 0
+    elif args.sizes:
+        headers, lines, words = analysis.SIZE_HEADERS, analysis.size_lines(results), 3
+    else:
+        headers, lines, words = analysis.HEADERS, analysis.table_lines(results), 2
+    text = grids.render(form, headers, lines, right=range(words, len(headers)))
     if form == 'terminal':
         text = [f'{len(results)} runs of {show_path(path)}; mean ± standard deviation (seeds), 95 % intervals', *text]
     if args.out:

@@ -5,8 +5,9 @@ composed of CIFAR-10 images (detection, segmentation), photographs of blood cell
 (CamVid, segmentation). A pretraining seed is one independent result; its fine-tuning has the same seed.
 """
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
@@ -57,6 +58,7 @@ TASKS = {
 MODES = {'frozen': {'model.backbone.frozen_stages': 4}, 'tuned': {}}
 METHODS = ('baseline', 'cutmix', 'rm', 'mixup')
 # What differs from the CIFAR-10 experiment, whose configs these are: half as long, and the same on every processor.
+SIDES = (12, 16, 20, 24, 28, 32)  # of the whole images that the classifiers are shown, in pixels
 PRETRAINING = {'train_cfg.max_epochs': 100, 'train_cfg.val_interval': 50, **cifar10.FLOAT32}
 
 
@@ -71,6 +73,7 @@ class Transfer(jobs.Job):
         backbone (str): :func:`~mmrm.weights.provenance.tensor_hash` of the backbone.
         pretrained (float, optional): Top-1 of the pretraining on CIFAR-10's test images, in percent; None if its log is
             gone.
+        alone (dict[str, float]): The same for 2000 of these images shrunk to a side in pixels, nothing pasted.
         **kwargs: As for :class:`mmrm.experiments.jobs.Job`.
     """
 
@@ -79,6 +82,7 @@ class Transfer(jobs.Job):
     method: str = ''
     backbone: str = ''
     pretrained: Optional[float] = None
+    alone: Dict[str, float] = field(default_factory=dict)
 
     def validations(self) -> Dict[int, float]:
         """The task's metric by epoch, from the logs of the run."""
@@ -128,6 +132,11 @@ def backbone_of(trial: cifar10.Trial, root: Path) -> Path:
     return file
 
 
+def alone_file(trial: cifar10.Trial, root: Path) -> Path:
+    """Where a pretraining's accuracy on whole images of :data:`SIDES` is kept."""
+    return root / 'backbones' / f'{trial.method}-seed{trial.seed}.json'
+
+
 def plan(
     trials: Sequence[cifar10.Trial],
     tasks: Sequence[str],
@@ -145,12 +154,14 @@ def plan(
     for trial in trials:
         file = backbone_of(trial, root)
         backbone, top1 = tensor_hash(read_weights(file).tensors), trial.validations().get(trial.epochs)
+        known = alone_file(trial, root)
+        alone = json.loads(known.read_text()) if known.is_file() else {}
         for task in dict.fromkeys(tasks):
             for mode in dict.fromkeys(modes):
                 runs.append(
                     _run(trial, jobs.one_of('task', task, list(TASKS)), mode, file, backbone, root, options, device)
                 )
-                runs[-1].pretrained = top1
+                runs[-1].pretrained, runs[-1].alone = top1, alone
                 jobs.check_same(runs[-1])
     return runs
 
@@ -206,6 +217,7 @@ def result_of(run: Transfer) -> dict:
         fingerprint=run.fingerprint,
         backbone=run.backbone,
         pretrained=run.pretrained,
+        alone=run.alone,
         hours=round(found.training.get('hours', 0.0), 3),
         mmrm=__version__,
         processor=cifar10.processor(),

@@ -57,7 +57,8 @@ def measured(monkeypatch):
     monkeypatch.setattr(scale_sensitivity, 'load_images', lambda *args: (images, labels))
     monkeypatch.setattr(classifiers, 'check_same_classes', lambda models: None)
     model = classifiers.Trained('area', BrightestShare(), None, 'none.pth')
-    points = scale_sensitivity.measure([model], scales=(1.0, 0.8, 0.6), batch=4)
+    every = (*scale_sensitivity.BACKGROUNDS, scale_sensitivity.NOTHING)
+    points = scale_sensitivity.measure([model], scales=(1.0, 0.8, 0.6), batch=4, backgrounds=every)
     return {(point.background, point.scale): point for point in points}
 
 
@@ -66,6 +67,7 @@ def test_accuracy_is_that_of_an_object_s_area(measured):
     assert [measured['grey', scale].accuracy for scale in (1.0, 0.8, 0.6)] == [100.0, 100.0, 0.0]
     assert [measured['other class', scale].accuracy for scale in (1.0, 0.8, 0.6)] == [100.0, 100.0, 0.0]
     assert [measured['other class', scale].fooled for scale in (1.0, 0.8, 0.6)] == [0.0, 0.0, 100.0]
+    assert [measured['nothing', scale].accuracy for scale in (1.0, 0.8, 0.6)] == [100.0, 100.0, 100.0]
     assert [measured['grey', scale].fooled for scale in (0.8, 0.6)] == [0.0, 0.0]
 
 
@@ -92,7 +94,10 @@ def test_a_real_checkpoint_from_its_own_data(tmp_path):
     points = scale_sensitivity.measure([trained], scales=(1.0, 0.5), images=6)
     assert len(points) == 4 and all(0 <= point.accuracy <= 100 for point in points)
     figure = scale_sensitivity.draw(points, foot=['x'])
-    assert [axes.get_title() for axes in figure.axes] == [title for _, _, title in scale_sensitivity.PANELS]
+    assert [axes.get_title() for axes in figure.axes] == [title for *_, title in scale_sensitivity.PANELS[:3]]
+    alone = scale_sensitivity.measure([trained], scales=(1.0, 0.5), images=6, backgrounds=['nothing'])
+    assert alone[0].accuracy == points[0].accuracy  # at its full size an image has no surroundings
+    assert len(scale_sensitivity.draw(alone).axes) == 1
     assert len(scale_sensitivity.table_lines(points)[0]) == len(scale_sensitivity.HEADERS)
 
 
@@ -101,5 +106,7 @@ def test_bad_arguments_are_named(tmp_path):
         scale_sensitivity.measure([], scales=(1.5,))
     with pytest.raises(UserValueError, match='images=1 must be 2 or more'):
         scale_sensitivity.measure([], images=1)
+    with pytest.raises(UserValueError, match="background='sea' must be one of grey, other class, nothing"):
+        scale_sensitivity.measure([], backgrounds=['sea'])
     with pytest.raises(UserValueError, match="interpolation='cubic' must be one of"):
         scale_sensitivity.paste(torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 2), 0.5, torch.zeros(1, 2), 'cubic')

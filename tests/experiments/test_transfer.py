@@ -184,6 +184,36 @@ def test_the_accuracy_of_the_pretrainings_comes_first():
     assert first[2].startswith('70.50 ± 0.71 (2)') and first[4].startswith('72.50') and first[-2].startswith('+2.00')
 
 
+def test_whole_images_have_a_line_for_each_side():
+    results = [
+        result(method=method, seed=seed, task=task, alone={'32': 70.0 + seed, '12': 30.0 + seed + 2 * (method == 'rm')})
+        for method in ('baseline', 'rm')
+        for seed in (0, 1)
+        for task in ('atss-scenes', 'atss-bccd')
+    ]
+    small, whole = analysis.alone_lines(results)
+    assert (small[0], whole[0]) == ('12', '32')
+    assert small[1].startswith('30.50 ± 0.71 (2)') and small[-2].startswith('+2.00')
+    assert analysis.alone_lines([result()]) == []
+
+
+def test_a_pretraining_is_shown_whole_images_of_every_side_once(tmp_path, monkeypatch):
+    known, loaded = trial(tmp_path), []
+    monkeypatch.setattr(type(known), 'checkpoints', lambda self: {self.epochs: tmp_path / 'last.pth'})
+    monkeypatch.setattr(command.classifiers, 'load_classifier', lambda *args: loaded.append(args))
+
+    def measure(models, scales, images, backgrounds):
+        assert backgrounds == ['nothing']
+        return [command.scale_sensitivity.Point('rm', '', 'nothing', scale, 100 * scale, 0, 0) for scale in scales]
+
+    monkeypatch.setattr(command.scale_sensitivity, 'measure', measure)
+    for _ in range(2):
+        command.measure_alone(known, tmp_path)
+    assert len(loaded) == 1
+    found = json.loads(transfer.alone_file(known, tmp_path).read_text())
+    assert found['16'] == 50.0 and [int(side) for side in found] == list(transfer.SIDES)
+
+
 def test_the_command_refuses_unknown_names_and_says_what_would_run(tmp_path, data, capsys):
     with pytest.raises(SystemExit) as stop:
         command.main(['--tasks', 'atss-coco', '--work-dir', str(tmp_path / 'run')])
