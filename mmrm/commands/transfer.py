@@ -41,13 +41,18 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         '--seeds', nargs='+', type=natural, metavar='N', help='of the pretrainings (default: 5, and 3 for mixup)'
     )
+    parser.add_argument(
+        '--pilot',
+        action='store_true',
+        help='test on held-out training data, to choose settings by; results go to pilot.jsonl',
+    )
     options.add(parser, 'work_dirs/transfer', 'all fine-tunings')
     return parser
 
 
-def measure_alone(trial: cifar10.Trial, root: Path) -> None:
+def measure_alone(trial: cifar10.Trial) -> None:
     """Accuracy of a pretraining on whole test images of several sizes: a control in which nothing is pasted."""
-    file = transfer.alone_file(trial, root)
+    file = transfer.alone_file(trial)
     if not file.is_file() and trial.epochs in trial.checkpoints():
         trained = classifiers.load_classifier(trial.method, trial.config, trial.checkpoints()[trial.epochs])
         points = scale_sensitivity.measure(
@@ -63,7 +68,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill ends the runs as Ctrl-C does
     console = Console(soft_wrap=True)
     root = Path(args.work_dir or transfer.default_root()).expanduser().absolute()
-    results = Path(args.results).expanduser() if args.results else root / 'results.jsonl'
+    kept = 'pilot.jsonl' if args.pilot else 'results.jsonl'
+    results = Path(args.results).expanduser() if args.results else root / kept
     check_out(results, overwrite=True)
     trials = transfer.pretrainings(args.methods, args.seeds, root, args.device)
     transfer.check_data(args.tasks, os.environ.get('MMRM_DATA', 'data'))
@@ -76,28 +82,29 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     number = options.side_by_side(args)
 
     def pretrained(trial: cifar10.Trial) -> str:
-        transfer.backbone_of(trial, root)
+        transfer.backbone_of(trial)
         return f'at {trial.validations()[trial.epochs]:.2f}'
 
     def finished(run: transfer.Transfer) -> str:
         result = transfer.result_of(run)
-        transfer.add_result(results, result)
+        transfer.add_result(results, result, args.pilot)
         return f'at {result["value"]:.2f} after {processes.clock(3600 * result["hours"])} of training'
 
     console.print(f'results go to {results}', highlight=False)
     # Seed by seed, so that a comparison is there as early as can be.
     for seed in dict.fromkeys(trial.seed for trial in trials):
         mine = [trial for trial in trials if trial.seed == seed]
-        waiting = [trial for trial in mine if not (root / 'backbones' / f'{trial.method}-seed{seed}.pth').is_file()]
-        if waiting and not jobs.run_with_progress(waiting, number, cpu, console, pretrained):
-            sys.exit(1)
-        for trial in mine:
-            measure_alone(trial, root)
-        runs = transfer.plan(mine, args.tasks, args.modes, root, args.cfg_options, args.device)
-        left = transfer.unknown(runs, results)
+        runs = transfer.plan(mine, args.tasks, args.modes, root, args.cfg_options, args.device, args.pilot)
+        left = transfer.unknown(runs, results, args.pilot)
         console.print(
             f'seed {seed}: {len(runs)} fine-tunings, {len(runs) - len(left)} finished already', highlight=False
         )
+        needed = [trial for trial in mine if any(run.pretraining is trial for run in left)]
+        waiting = [trial for trial in needed if not transfer.backbone_file(trial).is_file()]
+        if waiting and not jobs.run_with_progress(waiting, number, cpu, console, pretrained):
+            sys.exit(1)
+        for trial in needed:
+            measure_alone(trial)
         if left and not jobs.run_with_progress(left, number, cpu, console, finished):
             sys.exit(1)
     beside(root, lambda line: console.print(line, markup=False, highlight=False))

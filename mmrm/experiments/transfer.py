@@ -7,7 +7,8 @@ composed of CIFAR-10 images (detection, segmentation), photographs of blood cell
 
 import json
 import math
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
@@ -34,6 +35,7 @@ class Task(NamedTuple):
         title: For tables.
         needs: What the data folder must hold.
         hint: How to get it.
+        pilot: Settings for a trial that never sees the test data: training data is held out to be tested on.
     """
 
     config: str
@@ -42,17 +44,55 @@ class Task(NamedTuple):
     title: str
     needs: str
     hint: str
+    pilot: dict
 
 
 _SCENES = 'python tools/get_cifar10.py brings CIFAR-10, of which the scenes are made'
+_PAGE = 'see docs/transfer.md'
+_TESTED = 'val_dataloader.dataset.'
 TASKS = {
-    'atss-scenes': Task('atss_scenes', 'coco/bbox_mAP', 100, 'ATSS, composed scenes: box AP', 'cifar10', _SCENES),
-    'pspnet-scenes': Task('pspnet_scenes', 'mIoU', 1, 'PSPNet, composed scenes: mIoU', 'cifar10', _SCENES),
+    'atss-scenes': Task(
+        'atss_scenes',
+        'coco/bbox_mAP',
+        100,
+        'ATSS, composed scenes: box AP',
+        'cifar10',
+        _SCENES,
+        {
+            f'{_TESTED}ann_file': 'coco/annotations/pilot.json',
+            f'{_TESTED}data_prefix.img': 'ade/images/pilot',
+            'val_evaluator.ann_file': '{data}/scenes/coco/annotations/pilot.json',
+        },
+    ),
+    'pspnet-scenes': Task(
+        'pspnet_scenes',
+        'mIoU',
+        1,
+        'PSPNet, composed scenes: mIoU',
+        'cifar10',
+        _SCENES,
+        {f'{_TESTED}data_prefix.img_path': 'images/pilot', f'{_TESTED}data_prefix.seg_map_path': 'annotations/pilot'},
+    ),
     'atss-bccd': Task(
-        'atss_bccd', 'coco/bbox_mAP', 100, 'ATSS, blood cells: box AP', 'bccd/ImageSets/Main', 'see docs/transfer.md'
+        'atss_bccd',
+        'coco/bbox_mAP',
+        100,
+        'ATSS, blood cells: box AP',
+        'bccd/ImageSets/Main',
+        _PAGE,
+        {
+            'train_dataloader.dataset.ann_file': 'ImageSets/Main/train.txt',
+            f'{_TESTED}ann_file': 'ImageSets/Main/val.txt',
+        },
     ),
     'pspnet-camvid': Task(
-        'pspnet_camvid', 'mIoU', 1, 'PSPNet, streets: mIoU', 'camvid/trainannot', 'see docs/transfer.md'
+        'pspnet_camvid',
+        'mIoU',
+        1,
+        'PSPNet, streets: mIoU',
+        'camvid/trainannot',
+        _PAGE,
+        {f'{_TESTED}data_prefix.img_path': 'val', f'{_TESTED}data_prefix.seg_map_path': 'valannot'},
     ),
 }
 MODES = {'frozen': {'model.backbone.frozen_stages': 4}, 'tuned': {}}
@@ -69,20 +109,19 @@ class Transfer(jobs.Job):
     Args:
         task (str): One of :data:`TASKS`.
         mode (str): One of :data:`MODES`.
-        method (str): How its backbone was pretrained, one of :data:`METHODS`.
-        backbone (str): :func:`~mmrm.weights.provenance.tensor_hash` of the backbone.
-        pretrained (float, optional): Top-1 of the pretraining on CIFAR-10's test images, in percent; None if its log is
-            gone.
-        alone (dict[str, float]): The same for 2000 of these images shrunk to a side in pixels, nothing pasted.
+        pretraining (Trial): The run that its backbone comes from.
         **kwargs: As for :class:`mmrm.experiments.jobs.Job`.
     """
 
     task: str = ''
     mode: str = ''
-    method: str = ''
-    backbone: str = ''
-    pretrained: Optional[float] = None
-    alone: Dict[str, float] = field(default_factory=dict)
+    pretraining: Optional[cifar10.Trial] = None
+
+    @property
+    def method(self) -> str:
+        """How its backbone was pretrained, one of :data:`METHODS`."""
+        assert self.pretraining is not None
+        return self.pretraining.method
 
     def validations(self) -> Dict[int, float]:
         """The task's metric by epoch, from the logs of the run."""
@@ -121,20 +160,26 @@ def check_data(tasks: Sequence[str], data: Union[str, Path] = 'data') -> None:
         make_scenes(find(Path(data)) / 'scenes', find(Path(data)) / 'cifar10')
 
 
-def backbone_of(trial: cifar10.Trial, root: Path) -> Path:
+def backbone_file(trial: cifar10.Trial) -> Path:
+    """Where the backbone of a pretraining is kept."""
+    root = trial.work_dir.parents[2]
+    return root / 'backbones' / f'{trial.method}-seed{trial.seed}.pth'
+
+
+def alone_file(trial: cifar10.Trial) -> Path:
+    """Where a pretraining's accuracy on whole images of :data:`SIDES` is kept."""
+    return backbone_file(trial).with_suffix('.json')
+
+
+def backbone_of(trial: cifar10.Trial) -> Path:
     """The backbone of a finished pretraining, exported once."""
-    file = root / 'backbones' / f'{trial.method}-seed{trial.seed}.pth'
+    file = backbone_file(trial)
     if not file.is_file():
         if not trial.finished():
             raise UserFileError(f'the pretraining {trial.name} in {trial.work_dir} is not finished.')
         file.parent.mkdir(parents=True, exist_ok=True)
         export_backbone(trial.checkpoints()[trial.epochs], file)
     return file
-
-
-def alone_file(trial: cifar10.Trial, root: Path) -> Path:
-    """Where a pretraining's accuracy on whole images of :data:`SIDES` is kept."""
-    return root / 'backbones' / f'{trial.method}-seed{trial.seed}.json'
 
 
 def plan(
@@ -144,59 +189,70 @@ def plan(
     root: Path,
     options: dict,
     device: str = 'cpu',
+    pilot: bool = False,
 ) -> List[Transfer]:
-    """The fine-tunings of finished pretrainings, none of them started.
+    """The fine-tunings of pretrainings, none of them started.
+
+    Args:
+        trials: The pretrainings; :func:`backbone_of` must have exported them before a fine-tuning starts.
+        tasks: Some of :data:`TASKS`.
+        modes: Some of :data:`MODES`.
+        root: Folder of the runs.
+        options: Settings for all of them, ``{'a.b': value}``.
+        device: 'cpu' or 'cuda'.
+        pilot: Whether to test on held-out training data, to choose settings by. Such runs have folders of their own.
 
     Raises:
         UserError: If a name is unknown or a folder holds a run with other settings.
     """
     runs = []
     for trial in trials:
-        file = backbone_of(trial, root)
-        backbone, top1 = tensor_hash(read_weights(file).tensors), trial.validations().get(trial.epochs)
-        known = alone_file(trial, root)
-        alone = json.loads(known.read_text()) if known.is_file() else {}
         for task in dict.fromkeys(tasks):
             for mode in dict.fromkeys(modes):
-                runs.append(
-                    _run(trial, jobs.one_of('task', task, list(TASKS)), mode, file, backbone, root, options, device)
-                )
-                runs[-1].pretrained, runs[-1].alone = top1, alone
+                runs.append(_run(trial, jobs.one_of('task', task, list(TASKS)), mode, root, options, device, pilot))
                 jobs.check_same(runs[-1])
     return runs
 
 
-def _run(
-    trial: cifar10.Trial, task: str, mode: str, file: Path, backbone: str, root: Path, options: dict, device: str
-) -> Transfer:
+def _run(trial: cifar10.Trial, task: str, mode: str, root: Path, options: dict, device: str, pilot: bool) -> Transfer:
     own = MODES[jobs.one_of('mode', mode, list(MODES))]
     if set(own) & set(options):
         raise UserValueError(f'--cfg-options cannot set {", ".join(own)}: the mode {mode} sets it')
-    start = {'model.init_cfg.type': 'StrictPretrained', 'model.init_cfg.checkpoint': str(file)}
+    if pilot:
+        data = str(find(os.environ.get('MMRM_DATA', 'data')))
+        own = {**own, **{key: value.replace('{data}', data) for key, value in TASKS[task].pilot.items()}}
+    start = {'model.init_cfg.type': 'StrictPretrained', 'model.init_cfg.checkpoint': str(backbone_file(trial))}
     config = find_config(f'configs/transfer/{TASKS[task].config}.py')
     cfg = jobs.merged_config(config, {**own, **options, **start})
-    cfg.model.init_cfg.checkpoint = backbone  # what it is, not where it lies
-    epochs = int(cfg.train_cfg.max_epochs)
+    # What it is, not where it lies, nor how its last bits were rounded.
+    cfg.model.init_cfg.checkpoint = trial.fingerprint
+    mark = jobs.fingerprint(cfg, trial.seed, options)
+    folder = root / 'pilot' / mark if pilot else root
     return Transfer(
         f'{task} {mode} {trial.method} seed {trial.seed}',
         config,
         {**own, **options, **start},
         trial.seed,
-        root / task / mode / trial.method / f'seed{trial.seed}',
-        epochs,
+        folder / task / mode / trial.method / f'seed{trial.seed}',
+        int(cfg.train_cfg.max_epochs),
         ['--device', device],
-        fingerprint=jobs.fingerprint(cfg, trial.seed, options),
+        fingerprint=mark,
         task=task,
         mode=mode,
-        method=trial.method,
-        backbone=backbone,
+        pretraining=trial,
     )
 
 
 # -------------------------------------------------------------------------------------------------------------- results
 def result_of(run: Transfer) -> dict:
-    """What a finished run found: all metrics of its last validation in percent, and its time."""
-    found = read_run(run.work_dir)
+    """What a finished run found: all metrics of its last validation in percent, its time, and facts of its backbone.
+
+    These are its hash, the pretraining's top-1 on CIFAR-10's test images, and that on 2000 of them shrunk to a side in
+    pixels, with nothing pasted.
+    """
+    found, trial = read_run(run.work_dir), run.pretraining
+    assert trial is not None
+    alone = alone_file(trial)
     scale = TASKS[run.task].scale
     last = found.validations[max(found.validations)]
     metrics = {
@@ -215,10 +271,11 @@ def result_of(run: Transfer) -> dict:
         value=round(run.validations()[run.epochs] * scale, 3),
         metrics=metrics,
         fingerprint=run.fingerprint,
-        backbone=run.backbone,
-        pretrained=run.pretrained,
-        alone=run.alone,
+        backbone=tensor_hash(read_weights(backbone_file(trial)).tensors),
+        pretrained=trial.validations().get(trial.epochs),
+        alone=json.loads(alone.read_text()) if alone.is_file() else {},
         hours=round(found.training.get('hours', 0.0), 3),
+        settings={key: value for key, value in run.options.items() if not key.startswith('model.init_cfg')},
         mmrm=__version__,
         processor=cifar10.processor(),
     )
@@ -234,28 +291,34 @@ def _check(result: dict) -> dict:
     return result
 
 
-def read_results(path: Union[str, Path]) -> List[dict]:
+def _key(pilot: bool) -> results.Key:
+    """What names a result: pilots of different settings stand in one file."""
+    return (*KEY, 'fingerprint') if pilot else KEY
+
+
+def read_results(path: Union[str, Path], pilot: bool = False) -> List[dict]:
     """The results in a file, one a line; none if there is no file."""
-    return results.read(path, _check, KEY)
+    return results.read(path, _check, _key(pilot))
 
 
-def add_result(path: Union[str, Path], result: dict) -> None:
+def add_result(path: Union[str, Path], result: dict, pilot: bool = False) -> None:
     """Put a result into a file; see :func:`mmrm.experiments.results.add`."""
-    results.add(path, result, _check, KEY)
+    results.add(path, result, _check, _key(pilot))
 
 
-def unknown(runs: Sequence[Transfer], path: Union[str, Path]) -> List[Transfer]:
+def unknown(runs: Sequence[Transfer], path: Union[str, Path], pilot: bool = False) -> List[Transfer]:
     """The runs that have no result in a file yet.
 
     Raises:
         UserFileError: If the file has a result of one of them under another protocol.
     """
-    known = {results.name_of(result, KEY): result for result in read_results(path)}
+    key = _key(pilot)
+    known = {results.name_of(result, key): result for result in read_results(path, pilot)}
     waiting = []
     for run in runs:
-        result = known.get((run.task, run.mode, run.method, run.seed))
+        result = known.get(tuple(getattr(run, field) for field in key))
         if result:
-            results.check_fingerprint(path, result, run.fingerprint, KEY)
+            results.check_fingerprint(path, result, run.fingerprint, key)
         else:
             waiting.append(run)
     return waiting

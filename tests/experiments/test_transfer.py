@@ -12,7 +12,7 @@ from mmengine.registry import MODELS
 
 from mmrm.analysis import transfer_result as analysis
 from mmrm.commands import transfer as command
-from mmrm.experiments import cifar10, scenes, transfer
+from mmrm.experiments import cifar10, jobs, scenes, transfer
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.utils.paths import find_config
 
@@ -107,23 +107,55 @@ def write_backbone(tmp_path, method='rm', seed=0):
     torch.save(dict(state_dict=state, meta={}), tmp_path / 'backbones' / f'{method}-seed{seed}.pth')
 
 
-def test_a_run_is_known_by_its_backbone_not_by_the_place_of_the_file(tmp_path, data):
-    first, second = tmp_path / 'a', tmp_path / 'b'
-    for root in (first, second):
-        root.mkdir()
-    write_backbone(first)
-    (second / 'backbones').mkdir()
-    (second / 'backbones' / 'rm-seed0.pth').write_bytes((first / 'backbones' / 'rm-seed0.pth').read_bytes())
-    [one], [two] = (transfer.plan([trial(root)], ['pspnet-scenes'], ['tuned'], root, {}) for root in (first, second))
-    assert one.fingerprint == two.fingerprint
-    write_backbone(second)
-    [other] = transfer.plan([trial(second)], ['pspnet-scenes'], ['tuned'], second, {})
-    assert other.fingerprint != one.fingerprint
+def test_a_run_is_known_by_its_pretraining_not_by_the_place_of_the_file(tmp_path, data):
+    one, two, other = (
+        transfer.plan([trial(tmp_path / root, seed=seed)], ['pspnet-scenes'], ['tuned'], tmp_path / root, {})[0]
+        for root, seed in (('a', 0), ('b', 0), ('b', 1))
+    )
+    assert one.fingerprint == two.fingerprint != other.fingerprint
+    assert one.options['model.init_cfg.checkpoint'] != two.options['model.init_cfg.checkpoint']
+
+
+@pytest.mark.parametrize('task', list(transfer.TASKS))
+def test_a_pilot_never_reads_the_test_data(task, tmp_path, data):
+    [run] = transfer.plan([trial(tmp_path)], [task], ['frozen'], tmp_path, {}, pilot=True)
+    [real] = transfer.plan([trial(tmp_path)], [task], ['frozen'], tmp_path, {})
+    assert run.fingerprint != real.fingerprint and run.work_dir != real.work_dir
+    tested, trained = (
+        {part: json.dumps(jobs.merged_config(each.config, each.options)[part].to_dict()) for part in READS}
+        for each in (run, real)
+    )
+    for part, words in READS.items():
+        for word in words[task]:
+            assert word in trained[part] and word not in tested[part]
+
+
+READS = {  # what the test reads
+    'val_dataloader': {
+        'atss-scenes': ['annotations/val.json', 'images/val'],
+        'pspnet-scenes': ['images/val', 'annotations/val'],
+        'atss-bccd': ['Main/test.txt'],
+        'pspnet-camvid': ['"test"', '"testannot"'],
+    },
+    'val_evaluator': {
+        'atss-scenes': ['annotations/val.json'],
+        'pspnet-scenes': [],
+        'atss-bccd': [],
+        'pspnet-camvid': [],
+    },
+}
+
+
+def test_pilots_of_different_settings_stand_in_one_file(tmp_path, data):
+    file, settings = tmp_path / 'pilot.jsonl', ({'optim_wrapper.optimizer.lr': lr} for lr in (1e-3, 3e-3))
+    one, two = (transfer.plan([trial(tmp_path)], ['atss-scenes'], ['tuned'], tmp_path, s, pilot=True) for s in settings)
+    transfer.add_result(file, result(fingerprint=one[0].fingerprint), pilot=True)
+    assert transfer.unknown(one, file, pilot=True) == [] and transfer.unknown(two, file, pilot=True) == two
 
 
 def test_an_unfinished_pretraining_has_no_backbone(tmp_path):
     with pytest.raises(UserFileError, match='not finished'):
-        transfer.plan([trial(tmp_path)], ['pspnet-scenes'], ['tuned'], tmp_path, {})
+        transfer.backbone_of(trial(tmp_path))
 
 
 def result(**other):
@@ -142,7 +174,6 @@ def result(**other):
 
 
 def test_a_result_of_another_protocol_is_refused_not_mixed(tmp_path, data):
-    write_backbone(tmp_path)
     runs = transfer.plan([trial(tmp_path)], ['atss-scenes'], ['tuned'], tmp_path, {})
     transfer.add_result(tmp_path / 'results.jsonl', result())
     with pytest.raises(UserFileError, match='under other settings'):
@@ -208,9 +239,9 @@ def test_a_pretraining_is_shown_whole_images_of_every_side_once(tmp_path, monkey
 
     monkeypatch.setattr(command.scale_sensitivity, 'measure', measure)
     for _ in range(2):
-        command.measure_alone(known, tmp_path)
+        command.measure_alone(known)
     assert len(loaded) == 1
-    found = json.loads(transfer.alone_file(known, tmp_path).read_text())
+    found = json.loads(transfer.alone_file(known).read_text())
     assert found['16'] == 50.0 and [int(side) for side in found] == list(transfer.SIDES)
 
 
@@ -232,9 +263,7 @@ def test_a_fine_tuning_runs_to_its_result(task, tmp_path, data, monkeypatch):
     write_backbone(tmp_path)
     options = {'train_cfg.max_epochs': 1, 'train_cfg.val_interval': 1, 'train_dataloader.batch_size': 4}
     [run] = transfer.plan([trial(tmp_path)], [task], ['tuned'], tmp_path, options)
-    from mmrm.experiments.jobs import train
-
-    assert train(run) == 'finished'
+    assert jobs.train(run) == 'finished'
     found = transfer.result_of(run)
     assert np.isfinite(found['value']) and found['metrics']
     transfer.add_result(tmp_path / 'results.jsonl', found)
