@@ -38,7 +38,9 @@ def _value(result: dict) -> float:
     return result['value']
 
 
-def compare(results: Sequence[dict], task: str, mode: str, method: str, other: str, metric: str = '') -> Difference:
+def compare(
+    results: Sequence[dict], task: str, mode: str, method: str, other: str, metric: str = ''
+) -> Optional[Difference]:
     """How much better ``method`` is than ``other``, paired by seed, in the task's own metric or another one of it."""
 
     measure = (lambda result: result['metrics'][metric]) if metric else _value
@@ -103,18 +105,20 @@ def table_lines(results: Sequence[dict]) -> List[List[str]]:
 ALONE_HEADERS = ('side, pixels', *HEADERS[2:])
 
 
+def alone(results: Sequence[dict], method: str) -> Dict[int, Dict[int, dict]]:
+    """Side in pixels -> seed -> top-1 of the pretrained classifier on whole images of that side, as a result."""
+    found: Dict[int, Dict[int, dict]] = {}
+    for result in results:
+        for side, value in (result.get('alone') or {}).items() if result['method'] == method else ():
+            found.setdefault(int(side), {})[result['seed']] = dict(value=value)
+    return dict(sorted(found.items()))
+
+
 def alone_lines(results: Sequence[dict]) -> List[List[str]]:
     """Top-1 of the pretrained classifiers on whole images of each size, under :data:`ALONE_HEADERS`."""
-    lines = []
-    for side in sorted({int(side) for result in results for side in result.get('alone') or {}}):
-        known: Dict[str, Dict[int, dict]] = {
-            method: {
-                result['seed']: dict(value=result['alone'][str(side)])
-                for result in results
-                if result['method'] == method and str(side) in (result.get('alone') or {})
-            }
-            for method in METHODS
-        }
+    by_side, lines = {method: alone(results, method) for method in METHODS}, []
+    for side in sorted(set().union(*by_side.values())):
+        known = {method: found.get(side, {}) for method, found in by_side.items()}
         lines.append(
             [
                 str(side),
@@ -195,6 +199,70 @@ def draw(results: Sequence[dict], foot: Sequence[str] = ()):
         if axes.get_legend_handles_labels()[1]:
             axes.legend(frameon=False, fontsize=8)
             break
+    if foot:
+        figures.provenance(figure, foot)
+    return figure
+
+
+def draw_summary(results: Sequence[dict], foot: Sequence[str] = ()):
+    """RM's differences on every task with their intervals, and the pretrained classifiers on whole images by size."""
+    rivals = {'baseline': 'o', 'cutmix': 's'}
+    rows = [
+        (f'{TASKS[task].title.partition(":")[0]}, {mode}', task, mode)
+        for task in TASKS
+        for mode in MODES
+        if compare(results, task, mode, 'rm', 'baseline') or compare(results, task, mode, 'rm', 'cutmix')
+    ]
+    if not rows:
+        raise UserFileError('there is no result of RM beside one of another method to draw.')
+    figure = figures.new_figure(9.6, 1.6 + 0.36 * len(rows) + 0.12 * len(foot))
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    for shift, (other, marker) in enumerate(rivals.items()):
+        for place, (_, task, mode) in enumerate(rows):
+            found = compare(results, task, mode, 'rm', other)
+            if found is None:
+                continue
+            reach = 0.0 if found.high is None else found.high - found.mean
+            left.errorbar(
+                found.mean,
+                place + 0.24 * shift - 0.12,
+                xerr=reach,
+                color=figures.COLOURS[NAMES[other]],
+                marker=marker,
+                markersize=5,
+                linewidth=1.4,
+                capsize=3,
+                label=f'to {NAMES[other]}' if place == 0 else None,
+            )
+    left.axvline(0, color='#767676', linewidth=1)
+    left.set_yticks(range(len(rows)), [name for name, *_ in rows], fontsize=8)
+    left.invert_yaxis()
+    left.set_xlabel('RM is better by (points, 95 % interval)', fontsize=8)
+    left.set_title('Downstream', fontsize=9)
+    left.legend(frameon=False, fontsize=8)
+    for index, method in enumerate(METHODS):
+        curve = alone(results, method)
+        if curve:
+            values = [[result['value'] for result in found.values()] for found in curve.values()]
+            right.errorbar(
+                list(curve),
+                [statistics.fmean(each) for each in values],
+                [statistics.stdev(each) if len(each) > 1 else 0 for each in values],
+                color=figures.COLOURS.get(NAMES[method]),
+                marker=figures.MARKERS[index],
+                markersize=4,
+                linewidth=1.2,
+                capsize=2,
+                label=NAMES[method],
+            )
+    right.set_xlabel('side of the whole test image, pixels', fontsize=8)
+    right.set_ylabel('top-1 accuracy (%)', fontsize=8)
+    right.set_title('Classification, nothing pasted', fontsize=9)
+    if right.get_legend_handles_labels()[1]:
+        right.legend(frameon=False, fontsize=8)
+    for axes in (left, right):
+        axes.tick_params(labelsize=8)
+        figures.tidy(axes)
     if foot:
         figures.provenance(figure, foot)
     return figure

@@ -26,7 +26,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     table.add_argument(
         '--alone', action='store_true', help='top-1 of the pretrained classifiers on whole, shrunken images instead'
     )
-    parser.add_argument('--figure', help='also draw AP by size: .png, .svg or .pdf')
+    parser.add_argument(
+        '--figure',
+        help="also draw RM's differences and the curves of --alone, or with --sizes AP by size: .png, .svg or .pdf",
+    )
     parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
     parser.add_argument('--out', help='write the table to a file, .md, .csv or .tex')
     parser.add_argument('--overwrite', action='store_true', help='replace existing files')
@@ -56,5 +59,6 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     else:
         print('\n'.join(text))
     if args.figure:
-        foot = [f'{len(results)} runs of {show_path(path)}; points are means over seeds, bars standard deviations']
-        print(figures.save(analysis.draw(results, foot), args.figure, args.overwrite))
+        draw = analysis.draw if args.sizes else analysis.draw_summary
+        foot = [f'{len(results)} runs of {show_path(path)}; points are means over seeds, bars of curves deviations']
+        print(figures.save(draw(results, foot), args.figure, args.overwrite))

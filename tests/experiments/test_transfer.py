@@ -197,6 +197,9 @@ def test_differences_are_paired_by_the_pretraining_seed():
     assert line[2].startswith('20.00 ± 10.00 (3)') and line[-2].startswith('+2.00')
     assert [line[2] for line in analysis.size_lines(results)] == ['small', 'medium', 'large']
     assert analysis.draw(results)
+    left, right = analysis.draw_summary(results).axes
+    assert [label.get_text() for label in left.get_yticklabels()] == ['ATSS, composed scenes, tuned']
+    assert len(left.containers) == 2 and not right.containers  # to baseline, to CutMix; no whole images here
     # Two single runs differ by 1.96 times the root of twice the variance, pooled: (2 * 100 + 2 * 90.33 + 40.5) / 5.
     pooled = (2 * 100 + statistics.variance([12, 23, 31]) * 2 + 40.5) / 5
     assert analysis.single_run_noise(results, 'atss-scenes', 'tuned') == pytest.approx(1.96 * (2 * pooled) ** 0.5)
@@ -226,6 +229,7 @@ def test_whole_images_have_a_line_for_each_side():
     assert (small[0], whole[0]) == ('12', '32')
     assert small[1].startswith('30.50 ± 0.71 (2)') and small[-2].startswith('+2.00')
     assert analysis.alone_lines([result()]) == []
+    assert [len(bars[0].get_xdata()) for bars in analysis.draw_summary(results).axes[1].containers] == [2, 2]
 
 
 def test_a_pretraining_is_shown_whole_images_of_every_side_once(tmp_path, monkeypatch):
