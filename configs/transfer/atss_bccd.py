@@ -1,4 +1,4 @@
-"""Detection of blood cells in photographs (BCCD), 160 x 120 pixels."""
+"""Detection of blood cells in photographs (BCCD), 128 x 96 pixels."""
 _base_ = '../_base_/transfer/atss.py'
 
 model = dict(bbox_head=dict(num_classes=3))
@@ -8,18 +8,17 @@ metainfo = dict(classes=('RBC', 'WBC', 'Platelets'))
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True),
-    dict(type='Resize', scale=(160, 120), keep_ratio=True),
+    dict(type='Resize', scale=(128, 96), keep_ratio=True),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs')
 ]
 test_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(160, 120), keep_ratio=True),
+    dict(type='Resize', scale=(128, 96), keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True),
     dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor', 'instances'))
 ]
 train_dataloader = dict(
-    batch_size=8,
     dataset=dict(
         _delete_=True,
         type='XMLDataset',

@@ -1,9 +1,9 @@
-"""Segmentation of street scenes (CamVid, 11 classes), 160 x 120 pixels."""
+"""Segmentation of street scenes (CamVid, 11 classes), 128 x 96 pixels."""
 _base_ = '../_base_/transfer/pspnet.py'
 
 # 11 is void: neither learnt nor counted.
 model = dict(
-    data_preprocessor=dict(size=(120, 160)),
+    data_preprocessor=dict(size=(96, 128)),
     decode_head=dict(ignore_index=11),
     auxiliary_head=dict(ignore_index=11))
 data_root = '{{$MMRM_DATA:data}}/camvid'
@@ -12,18 +12,17 @@ metainfo = dict(
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
-    dict(type='Resize', scale=(160, 120)),
+    dict(type='Resize', scale=(128, 96)),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackSegInputs')
 ]
 test_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(160, 120)),
+    dict(type='Resize', scale=(128, 96)),
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs')
 ]
 train_dataloader = dict(
-    batch_size=8,
     dataset=dict(
         type='BaseSegDataset',
         data_root=data_root,

@@ -1,6 +1,9 @@
 """Segmentation of scenes composed of CIFAR-10 images, 8 to 44 pixels each."""
 _base_ = '../_base_/transfer/pspnet.py'
 
+# Most pixels are background, which is learnt at once.
+model = dict(decode_head=dict(sampler=dict(type='OHEMPixelSampler', thresh=0.7, min_kept=2000)))
+
 data_root = '{{$MMRM_DATA:data}}/scenes/ade'
 metainfo = dict(
     classes=('airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', 'horse', 'ship', 'truck', 'background'))

@@ -1,4 +1,4 @@
-# mmdet's ATSS on the slim CIFAR ResNet-18 of the pretraining configs, for images of 80 to 160 pixels.
+# mmdet's ATSS on the slim CIFAR ResNet-18 of the pretraining configs, for images of 80 to 128 pixels.
 _base_ = ['mmdet::atss/atss_r50_fpn_1x_coco.py']
 custom_imports = dict(imports=['mmrm', 'mmrm.experiments.metrics'], allow_failed_imports=False)
 
@@ -29,20 +29,20 @@ weights = '{{$MMRM_BACKBONE:random}}'
 if weights != 'random':
     model['init_cfg'] = dict(type='StrictPretrained', checkpoint=weights)
 
-train_dataloader = dict(batch_size=16, num_workers=0, persistent_workers=False, batch_sampler=None, drop_last=True)
+train_dataloader = dict(batch_size=8, num_workers=0, persistent_workers=False, batch_sampler=None, drop_last=True)
 val_dataloader = dict(batch_size=16, num_workers=0, persistent_workers=False)
 test_dataloader = val_dataloader
 
-train_cfg = dict(max_epochs=8, val_interval=8)
+train_cfg = dict(max_epochs=5, val_interval=5)
 optim_wrapper = dict(
     _delete_=True,
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=3e-3, weight_decay=0.05),
     clip_grad=dict(max_norm=10))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=30),
-    dict(type='CosineAnnealingLR', T_max=8, by_epoch=True, convert_to_iter_based=True)
+    dict(type='CosineAnnealingLR', T_max=5, by_epoch=True, convert_to_iter_based=True)
 ]
-default_hooks = dict(logger=dict(interval=10), checkpoint=dict(interval=8, max_keep_ckpts=1))
-custom_hooks = [dict(type='RandomStateHook')]
+default_hooks = dict(logger=dict(interval=10), checkpoint=dict(interval=5, max_keep_ckpts=1))
+custom_hooks = [dict(type='RandomStateHook'), dict(type='ChannelsLastHook')]
 randomness = dict(seed=0)

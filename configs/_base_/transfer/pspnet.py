@@ -27,27 +27,27 @@ if weights != 'random':
     model['init_cfg'] = dict(type='StrictPretrained', checkpoint=weights)
 
 train_dataloader = dict(
-    batch_size=16, num_workers=0, persistent_workers=False, drop_last=True, sampler=dict(type='DefaultSampler', shuffle=True))
+    batch_size=8, num_workers=0, persistent_workers=False, drop_last=True, sampler=dict(type='DefaultSampler', shuffle=True))
 val_dataloader = dict(
     batch_size=16, num_workers=0, persistent_workers=False, sampler=dict(type='DefaultSampler', shuffle=False))
 test_dataloader = val_dataloader
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator
 
-train_cfg = dict(by_epoch=True, max_epochs=8, val_interval=8)
+train_cfg = dict(by_epoch=True, max_epochs=5, val_interval=5)
 val_cfg = dict()
 test_cfg = dict()
-optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05))
+optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='AdamW', lr=3e-3, weight_decay=0.05))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=30),
-    dict(type='CosineAnnealingLR', T_max=8, by_epoch=True, convert_to_iter_based=True)
+    dict(type='CosineAnnealingLR', T_max=5, by_epoch=True, convert_to_iter_based=True)
 ]
 log_processor = dict(by_epoch=True)
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=10),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', interval=8, max_keep_ckpts=1),
+    checkpoint=dict(type='CheckpointHook', interval=5, max_keep_ckpts=1),
     sampler_seed=dict(type='DistSamplerSeedHook'))
-custom_hooks = [dict(type='RandomStateHook')]
+custom_hooks = [dict(type='RandomStateHook'), dict(type='ChannelsLastHook')]
 randomness = dict(seed=0)
