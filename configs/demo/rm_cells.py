@@ -8,7 +8,6 @@ model = dict(
     head=dict(type='RMConsistencyHead', num_classes=3, omega=0.5))
 
 data_root = '{{$MMRM_PHOTOGRAPHS:work_dirs/demo/photographs}}/cells'
-metainfo = dict(classes=('RBC', 'WBC', 'Platelets'))
 train_dataloader = dict(
     batch_size=32,
     num_workers=0,
@@ -19,10 +18,9 @@ train_dataloader = dict(
         type='CustomDataset',
         data_root=data_root,
         data_prefix='train',
-        metainfo=metainfo,
         pipeline=[
             dict(type='LoadImageFromFile'),
-            dict(type='RandomCrop', crop_size=32, padding=4),
+            dict(type='RandomCrop', crop_size=32, padding=4, padding_mode='reflect'),
             dict(type='RandomFlip', prob=0.5),
             dict(type='PackInputs')
         ]))
@@ -35,7 +33,6 @@ val_dataloader = dict(
         type='CustomDataset',
         data_root=data_root,
         data_prefix='val',
-        metainfo=metainfo,
         pipeline=[dict(type='LoadImageFromFile'), dict(type='PackInputs')]))
 test_dataloader = val_dataloader
 val_evaluator = dict(type='Accuracy', topk=(1, ))

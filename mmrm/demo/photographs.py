@@ -119,9 +119,7 @@ def _read_boxes(path: Path, scale: float) -> List[Cell]:
     for found in ElementTree.parse(path).getroot().iter('object'):
         # VOC counts pixels from 1.
         corners = [int(found.findtext(f'bndbox/{key}', '')) - 1 for key in ('xmin', 'ymin', 'xmax', 'ymax')]
-        x1, y1, x2, y2 = (
-            round(min(max(value * scale, 0), side), 1) for value, side in zip(corners, (*SIZE, *SIZE))
-        )
+        x1, y1, x2, y2 = (round(min(max(value * scale, 0), side), 1) for value, side in zip(corners, (*SIZE, *SIZE)))
         if x2 - x1 >= 1 and y2 - y1 >= 1:
             cells.append(Cell(found.findtext('name', ''), x1, y1, x2, y2))
     return cells
@@ -154,7 +152,9 @@ def make_photographs(root: Union[str, Path], train: Optional[int] = None, val: O
                 names = list(boxes[split])
                 kept = [names[index * len(names) // count] for index in range(count)]
                 pictures = {name: archive.read(f'{split}/{name}.jpg') for name in kept}
-                _write_split(folder, split, pictures, {name: [Cell(*each) for each in boxes[split][name]] for name in kept})
+                _write_split(
+                    folder, split, pictures, {name: [Cell(*each) for each in boxes[split][name]] for name in kept}
+                )
 
     return make_once(root, 'photographs.json', stamp, "a folder of the demo's photographs", write)
 
