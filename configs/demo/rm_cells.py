@@ -20,7 +20,7 @@ train_dataloader = dict(
         data_prefix='train',
         pipeline=[
             dict(type='LoadImageFromFile'),
-            dict(type='RandomCrop', crop_size=32, padding=4, padding_mode='reflect'),
+            dict(type='RandomResizedCrop', scale=32, crop_ratio_range=(0.5, 1.0)),
             dict(type='RandomFlip', prob=0.5),
             dict(type='PackInputs')
         ]))

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..utils.files import atomic_write
 from .photographs import CLASSES, SEG_CLASSES
+from .stages import COLUMNS
 from .verdict import NAMES
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
@@ -224,16 +225,15 @@ def _draw_method(axis, result: dict) -> None:
 
 
 def _draw_bars(axis, title: str, network: str, results: Dict[str, dict], noise: Optional[float]) -> None:
-    names = {'random': 'random', 'baseline': 'baseline', 'cutmix': 'CutMix', 'rm': 'RM'}
-    values = [results[f'{network}/{key}']['value'] for key in names]
-    bars = axis.bar(range(len(names)), values, 0.62, color=[COLOURS[key] for key in names])
+    values = [results[f'{network}/{key}']['value'] for key in COLUMNS]
+    bars = axis.bar(range(len(values)), values, 0.62, color=[COLOURS[key] for key in COLUMNS])
     axis.bar_label(bars, fmt='%.1f', fontsize=10, padding=2)
-    ticks, highest = list(names.values()), max(values)
+    ticks, highest = list(COLUMNS.values()), max(values)
     if noise is not None:
         # Beside the bars and as long as the noise: a difference that is shorter than it may be chance.
         middle = float(np.mean(values[1:]))
-        axis.errorbar([len(names)], [middle], [noise / 2], color='#D55E00', capsize=6, linewidth=2)
-        axis.text(len(names), middle + noise / 2, f'{noise:.1f}', ha='center', va='bottom', fontsize=10)
+        axis.errorbar([len(values)], [middle], [noise / 2], color='#D55E00', capsize=6, linewidth=2)
+        axis.text(len(values), middle + noise / 2, f'{noise:.1f}', ha='center', va='bottom', fontsize=10)
         ticks.append('noise')
         highest = max(highest, middle + noise / 2)
     axis.set_xticks(range(len(ticks)), ticks, fontsize=10)
