@@ -199,7 +199,7 @@ def _draw_map(axis, label: np.ndarray, title: str) -> None:
 # ------------------------------------------------------------------------------------------------------ the results
 def _draw_results(figure, results: Dict[str, dict], noise: Dict[str, Optional[float]], top: float) -> None:
     title = 'RM at work, and results on the held-out photographs by where the frozen backbone comes from, one run each'
-    axes = _row(figure, title, 3, top, height=0.255, left=0.045, gap=0.05)
+    axes = _row(figure, title, 3, top, height=0.255, left=0.05, gap=0.05)
     _draw_method(axes[0], results['pretrain/rm'])
     for axis, (network, metric) in zip(axes[1:], (('atss', 'box AP (%)'), ('pspnet', 'mIoU (%)'))):
         _draw_bars(axis, f'{NAMES[network]}: {metric}', network, results, noise.get(network))
@@ -219,9 +219,9 @@ def _draw_method(axis, result: dict) -> None:
     )
     axis.set_title(f'RM on single cells: top-1 {result["value"]:.1f} % at the end', fontsize=11)
     axis.set_xlabel('iteration')
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 1.25 * max(axis.get_ylim()[1], 0.1))  # room for the legend
     axis.grid(color='#DDDDDD', linewidth=0.6)
-    axis.legend(fontsize=9)
+    axis.legend(fontsize=9, loc='upper center', ncols=2, frameon=False)
 
 
 def _draw_bars(axis, title: str, network: str, results: Dict[str, dict], noise: Optional[float]) -> None:
