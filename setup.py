@@ -73,6 +73,8 @@ if __name__ == '__main__':
                 '.mim/**/*',
                 'py.typed',
                 'analysis/*.json',
+                'demo/*.zip',
+                'experiments/*.jsonl',
                 'report/*/*',
                 'report/vendor/*/*',
                 'zoo/*.json',

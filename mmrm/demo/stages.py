@@ -1,8 +1,8 @@
-"""The main job in small: pretrain with and without RecursiveMix, fine-tune a detector and a segmentor, compare.
+"""The demo: RecursiveMix trains on photographs, and backbones of three pretrainings find blood cells in others.
 
-Every number comes from the shipped tools: ``tools/train.py`` and ``tools/test.py`` run as processes of their own, one
-thread each, as many side by side as there are cores. Each of them is a :class:`Stage` with a folder in the work dir;
-what it found is kept there, so that a second call goes on where the first one ended.
+Every number comes from ``tools/train.py``: processes of one thread each, as many side by side as there are cores. Each
+of them is a :class:`Stage` with a folder in the work dir; what it found is kept there, so that a second call goes on
+where the first one ended.
 """
 
 import contextlib
@@ -29,13 +29,16 @@ from ..utils.files import LockedError, locked, write_text
 from ..utils.runs import Logged, merge_sessions
 from ..version import __version__
 from .config import find_config, read_config
-from .world import CLASSES, VERSION, make_world
+from .photographs import COUNTS, FILE, make_photographs
+from .verdict import measured_noise, verdict
 
-# Of a size that lets every network learn within the schedules of configs/demo.
-WORLD = dict(seed=0, classification=(1600, 400), scenes=(320, 100))
-QUICK_WORLD = dict(seed=0, classification=(64, 16), scenes=(16, 8))
-WEIGHTS = ('random', 'baseline', 'rm')
+QUICK = dict(train=16, val=4)  # photographs
 LOCK = '.demo.lock'
+
+
+def weights_file(method: str) -> Path:
+    """The shipped backbone of a pretraining on CIFAR-10, a classifier in float16."""
+    return paths.PACKAGE / 'zoo' / f'resnet18-w16_cifar10-250_{method}.safetensors'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,35 +52,31 @@ class Stage:
         scale: Brings the result to percent.
         cost: About how long it takes, relative to the others.
         weights: The pretraining that its backbone comes from.
-        train: Whether it trains, or only tests a network as it was initialised.
     """
 
     name: str
     config: str
     metric: str
     scale: float = 1
-    cost: int = 1
+    cost: int = 4
     weights: Optional[str] = None
-    train: bool = True
 
 
-def _downstream(network: str, metric: str, scale: float, cost: int) -> List[Stage]:
-    stages = [
-        Stage(f'{network}/{name}', f'{network}_r18', metric, scale, cost, None if name == 'random' else name)
-        for name in ('baseline', 'rm', 'random')
+def _downstream(network: str, metric: str, scale: float) -> List[Stage]:
+    return [
+        Stage(f'{network}/{name}', f'{network}_cells', metric, scale, weights=None if name == 'random' else name)
+        for name in ('rm', 'baseline', 'cutmix', 'random')
     ]
-    return stages + [Stage(f'{network}/untrained', f'{network}_r18', metric, scale, cost=2, train=False)]
 
 
 # In the order in which they start.
 STAGES = [
-    Stage('pretrain/baseline', 'baseline_r18', 'accuracy/top1', cost=10),
-    Stage('pretrain/rm', 'rm_r18', 'accuracy/top1', cost=10),
-    *_downstream('pspnet', 'mIoU', 1, cost=8),
-    *_downstream('atss', 'coco/bbox_mAP', 100, cost=7),
+    Stage('pretrain/rm', 'rm_cells', 'accuracy/top1', cost=3),
+    *_downstream('atss', 'coco/bbox_mAP', 100),
+    *_downstream('pspnet', 'mIoU', 1),
 ]
-ROWS = {'pretrain': 'classification: top-1', 'atss': 'ATSS: box AP', 'pspnet': 'PSPNet: mIoU'}
-COLUMNS = ('untrained', *WEIGHTS)
+ROWS = {'pretrain': 'single cells: top-1', 'atss': 'ATSS: box AP', 'pspnet': 'PSPNet: mIoU'}
+COLUMNS = {'random': 'random', 'baseline': 'baseline', 'cutmix': 'CutMix', 'rm': 'RM'}
 
 
 # --------------------------------------------------------------------------------------------------------- the demo
@@ -92,7 +91,7 @@ def run_demo(
     Args:
         work_dir: Holds everything the demo writes. Defaults to ``work_dirs/demo`` (``work_dirs/demo-quick``).
         jobs: How many processes run at once. Defaults to the number of cores, at most 4.
-        quick: A tiny world and one epoch each: every step runs, but nothing is learnt.
+        quick: A few photographs and one epoch each: every step runs, but nothing is learnt.
         console: Where to print. Defaults to the terminal.
 
     Returns:
@@ -107,21 +106,23 @@ def run_demo(
     with claimed(work_dir):
         started = time.monotonic()
         console.print(f'Everything the demo writes is in [bold]{work_dir}[/]', soft_wrap=True)
-        world = QUICK_WORLD if quick else WORLD
-        remake_world(work_dir / 'world', world, console)
-        plan = Plan(work_dir, world, quick)
+        counts = QUICK if quick else COUNTS
+        plan = Plan(work_dir, counts, quick)
+        remake_photographs(work_dir / 'photographs', counts, console)
         ran = run_stages(plan, jobs, console)
         results = {stage.name: plan.read(stage) for stage in STAGES}
-        table = make_table(results)
+        table, noise = make_table(results), measured_noise()
+        said = [method_line(results['pretrain/rm']), *verdict(results, noise)]
         write_text(work_dir / 'results.json', json.dumps(results, indent=2) + '\n', overwrite=True)
-        write_text(work_dir / 'table.md', table_as_markdown(table, quick), overwrite=True)
+        write_text(work_dir / 'table.md', table_as_markdown(table, said, quick), overwrite=True)
         picture = work_dir / 'picture.png'
         if ran or not picture.exists():
             with console.status('Drawing the picture'):
                 from .picture import draw
 
-                draw(work_dir, results, picture)
+                draw(work_dir, results, noise, picture)
         console.print(table_for_console(table))
+        console.print('\n'.join(said), highlight=False)
         if quick:
             console.print('A quick run shows that every step works; its numbers mean nothing.')
         console.print(
@@ -165,18 +166,16 @@ def claimed(work_dir: Path) -> Iterator[None]:
         yield
 
 
-def remake_world(root: Path, arguments: dict, console: Console) -> None:
-    """Generate the world, or replace one that an older version drew."""
+def remake_photographs(root: Path, counts: Dict[str, int], console: Console) -> None:
+    """Write the photographs, or replace those of an older version."""
     try:
-        make_world(root, **arguments)
+        make_photographs(root, **counts)
     except UserFileError:
-        if not (root / 'world.json').is_file():
+        if not (root / 'photographs.json').is_file():
             raise
         shutil.rmtree(root)
-        make_world(root, **arguments)
-    train, val = arguments['classification']
-    scenes, val_scenes = arguments['scenes']
-    console.print(f'World: {train} + {val} images of {len(CLASSES)} classes, {scenes} + {val_scenes} scenes')
+        make_photographs(root, **counts)
+    console.print(f'Photographs of blood cells (BCCD): {counts["train"]} to train on, {counts["val"]} held out')
 
 
 # ----------------------------------------------------------------------------------------------------------- stages
@@ -186,30 +185,35 @@ class Plan:
     A stage's ``stage.json`` holds its stamp (of all that its result depends on) and, when it is done, its result.
     """
 
-    def __init__(self, work_dir: Path, world: dict, quick: bool = False):
+    def __init__(self, work_dir: Path, counts: Dict[str, int], quick: bool = False):
         self.work_dir, self.quick = work_dir, quick
         self.epochs: Dict[str, int] = {}
-        self.iterations: Dict[str, int] = {}
+        self.batch: Dict[str, int] = {}
         self.stamps: Dict[str, str] = {}
         code = [
             (paths.PACKAGE / f'{name}.py').read_text()
-            for name in ('core', 'models/batch_augments', 'models/heads', 'models/data_preprocessor')
+            for name in (
+                'core',
+                'models/batch_augments',
+                'models/heads',
+                'models/data_preprocessor',
+                'demo/photographs',
+            )
         ]
-        configs = {name: read_config(name, MMRM_WORLD='world') for name in {stage.config for stage in STAGES}}
+        configs = {name: read_config(name, MMRM_PHOTOGRAPHS='photographs') for name in {s.config for s in STAGES}}
         for stage in STAGES:
             config = configs[stage.config]
-            count = world['classification' if stage.name.startswith('pretrain') else 'scenes'][0]
             self.epochs[stage.name] = 1 if quick else config.train_cfg.max_epochs
-            self.iterations[stage.name] = self.epochs[stage.name] * -(-count // config.train_dataloader.batch_size)
+            self.batch[stage.name] = config.train_dataloader.batch_size
             made_of = [
                 stage.name,
-                VERSION,
-                world,
+                hash_of(FILE),
+                counts,
                 quick,
                 config.to_dict(),
                 code,
                 versions(),
-                self.stamps.get(f'pretrain/{stage.weights}'),
+                stage.weights and hash_of(weights_file(stage.weights)),
             ]
             self.stamps[stage.name] = hashlib.sha256(json.dumps(made_of, default=str).encode()).hexdigest()[:16]
 
@@ -231,37 +235,15 @@ class Plan:
     def done(self, stage: Stage) -> bool:
         return 'value' in self.read(stage)
 
-    def ready(self, stage: Stage) -> bool:
-        """Whether the weights that a stage starts from are there."""
-        return stage.weights is None or any(
-            self.done(other) for other in STAGES if other.name == f'pretrain/{stage.weights}'
-        )
-
     def environment(self, stage: Stage) -> dict:
-        """The variables that the configs read; paths are relative to the work dir, where the processes run."""
-        return dict(MMRM_WORLD='world', MMRM_BACKBONE=f'weights/{stage.weights}.pth' if stage.weights else 'random')
+        """The variables that the configs read; the processes run in the work dir."""
+        backbone = str(weights_file(stage.weights)) if stage.weights else 'random'
+        return dict(MMRM_PHOTOGRAPHS='photographs', MMRM_BACKBONE=backbone)
 
-    def commands(self, stage: Stage) -> List[List[str]]:
-        """What a stage runs, one after the other, in the work dir."""
-        tools, config = paths.shipped() / 'tools', str(find_config(stage.config))
-        common = ['--device', 'cpu', '--work-dir', stage.name]
-        if not stage.train:
-            checkpoint = f'{stage.name}/untrained.pth'
-            save = 'import sys; from mmrm.demo.stages import save_untrained; save_untrained(*sys.argv[1:])'
-            return [
-                [sys.executable, '-c', save, config, checkpoint],
-                [
-                    sys.executable,
-                    str(tools / 'test.py'),
-                    config,
-                    checkpoint,
-                    *common,
-                    '--overwrite',
-                    '--out',
-                    f'{stage.name}/metrics.json',
-                ],
-            ]
-        command = [sys.executable, str(tools / 'train.py'), config, *common, '--resume', 'auto']
+    def command(self, stage: Stage) -> List[str]:
+        """What a stage runs in the work dir."""
+        tool, config = str(paths.shipped() / 'tools' / 'train.py'), str(find_config(stage.config))
+        command = [sys.executable, tool, config, '--device', 'cpu', '--work-dir', stage.name, '--resume', 'auto']
         if self.quick:
             command += [
                 '--cfg-options',
@@ -270,32 +252,28 @@ class Plan:
                 'default_hooks.checkpoint.interval=1',
                 'default_hooks.logger.interval=1',
             ]
-        return [command]
+        return command
+
+    def iterations(self, stage: Stage) -> int:
+        """How many there are in all epochs."""
+        data = self.work_dir / 'photographs'
+        images = (
+            (data / 'cells/train').glob('*/*') if stage.name == 'pretrain/rm' else (data / 'ade/images/train').iterdir()
+        )
+        return self.epochs[stage.name] * max(sum(1 for _ in images) // self.batch[stage.name], 1)
 
     def logged(self, stage: Stage) -> Logged:
         """What mmengine logged so far."""
         return merge_sessions(self.folder(stage))
 
-    def curve(self, stage: Stage) -> Dict[int, float]:
-        """Epoch -> result in percent."""
-        return {
-            epoch: metrics[stage.metric] * stage.scale
-            for epoch, metrics in self.logged(stage).validations.items()
-            if stage.metric in metrics
-        }
-
     def value(self, stage: Stage) -> Optional[float]:
-        """The result in percent: of the last epoch, or of the test; None if there is none."""
-        if stage.train:
-            return self.curve(stage).get(self.epochs[stage.name])
-        try:
-            return json.loads((self.folder(stage) / 'metrics.json').read_text())[stage.metric] * stage.scale
-        except (OSError, ValueError, KeyError):
-            return None
+        """The result of the last epoch in percent; None if there is none."""
+        found = self.logged(stage).validations.get(self.epochs[stage.name], {})
+        return found[stage.metric] * stage.scale if stage.metric in found else None
 
 
 class Process:
-    """A stage that runs: its commands one after the other, their output in ``log.txt``."""
+    """A stage that runs; its output goes to ``log.txt``."""
 
     def __init__(self, plan: Plan, stage: Stage):
         self.plan, self.stage = plan, stage
@@ -310,10 +288,10 @@ class Process:
         self.started = time.monotonic()
 
     def run(self, start: Start = subprocess.Popen) -> None:
-        """Run the commands to their end.
+        """Run the command to its end.
 
         Raises:
-            UserError: If one of them failed.
+            UserError: If it failed.
         """
         # One thread each makes a run the same on every number of cores; the parent's number ends a child with it.
         modules = os.pathsep.join(filter(None, [str(paths.PACKAGE.parent), os.environ.get('PYTHONPATH')]))
@@ -326,29 +304,25 @@ class Process:
             PYTHONPATH=modules,
             **self.plan.environment(self.stage),
         )
-        for command in self.plan.commands(self.stage):
-            with open(self.log, 'ab') as log:
-                process = start(
-                    command, cwd=self.plan.work_dir, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
-            code = process.wait()
-            if code:
-                last = ''.join(self.log.read_text(errors='replace').splitlines(keepends=True)[-12:])
-                raise UserError(f'{self.stage.name} ended with exit code {code}. The end of {self.log}:\n{last}')
+        command = self.plan.command(self.stage)
+        with open(self.log, 'ab') as log:
+            process = start(command, cwd=self.plan.work_dir, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        code = process.wait()
+        if code:
+            last = ''.join(self.log.read_text(errors='replace').splitlines(keepends=True)[-12:])
+            raise UserError(f'{self.stage.name} ended with exit code {code}. The end of {self.log}:\n{last}')
 
     def progress(self) -> Tuple[float, str]:
         """How much is done, from 0 to 1, and what to say about it."""
-        if not self.stage.train:
-            return 0.5, 'testing'
         iterations = self.plan.logged(self.stage).iterations
         if not iterations:
             return 0, 'starting'
-        last, curve = max(iterations), self.plan.curve(self.stage)
+        last = max(iterations)
         now = iterations[last]
         said = f'epoch {now["epoch"]}/{self.plan.epochs[self.stage.name]}, loss {now["loss"]:.2f}'
-        if curve:
-            said += f', {self.stage.metric.split("/")[-1]} {curve[max(curve)]:.1f}'
-        return min(last / self.plan.iterations[self.stage.name], 1), said
+        if 'rm_lambda' in now:
+            said += f', lambda {now["rm_lambda"]:.2f}, consistency {now["loss_consistency"]:.3f}'
+        return min(last / self.plan.iterations(self.stage), 1), said
 
 
 def finish(plan: Plan, process: Process) -> bool:
@@ -361,18 +335,17 @@ def finish(plan: Plan, process: Process) -> bool:
         return False
     if value is None:
         raise UserError(f'{stage.name} gave no {stage.metric}; see {process.log}')
-    if stage.name.startswith('pretrain/'):
-        from ..weights import export_backbone
-
-        weights = plan.work_dir / 'weights'
-        weights.mkdir(exist_ok=True)
-        export_backbone(plan.folder(stage), weights / f'{stage.name.split("/")[1]}.pth', overwrite=True)
+    method = [
+        dict(iteration=number, lam=each['rm_lambda'], consistency=each['loss_consistency'])
+        for number, each in plan.logged(stage).iterations.items()
+        if 'rm_lambda' in each
+    ]
     plan.write(
         stage,
         value=value,
-        curve=plan.curve(stage),
         seconds=round(time.monotonic() - process.started, 1),
         resumed=process.resumed,
+        **(dict(method=method) if method else {}),
     )
     return True
 
@@ -404,7 +377,7 @@ def run_stages(plan: Plan, jobs: int, console: Console) -> List[str]:
     before = signal.signal(signal.SIGTERM, leave)
     try:
         with Display(console, plan, [stage.name for stage in waiting]) as display:
-            run_side_by_side(waiting, [{}] * jobs, work, plan.ready, show, every=0.5)
+            run_side_by_side(waiting, [{}] * jobs, work, tick=show, every=0.5)
     finally:
         signal.signal(signal.SIGTERM, before)
     return [stage.name for stage in waiting]
@@ -488,12 +461,9 @@ def make_table(results: Dict[str, dict]) -> List[List[str]]:
         known = results.get(name, {})
         return f'{known["seconds"]:.0f} s' + (' *' if known.get('resumed') else '') if 'seconds' in known else ''
 
-    rows = [['', *COLUMNS[:-1], 'RM']]
+    rows = [['', *COLUMNS.values()]]
     for key, title in ROWS.items():
-        cells = [cell(f'{key}/{column}') for column in COLUMNS]
-        if key == 'pretrain':
-            cells[0] = f'{100 / len(CLASSES):.1f} (chance)'
-        rows.append([title, *cells])
+        rows.append([title, *(cell(f'{key}/{column}') for column in COLUMNS)])
     for key, title in ROWS.items():
         rows.append([f'{title.split(":")[0]}: time', *(seconds(f'{key}/{column}') for column in COLUMNS)])
     return rows
@@ -501,40 +471,51 @@ def make_table(results: Dict[str, dict]) -> List[List[str]]:
 
 def table_for_console(rows: List[List[str]]) -> Table:
     """The table for a terminal."""
-    table = Table(*rows[0], title='Held-out images, in percent, by where the backbone comes from')
+    table = Table(*rows[0], title='Held-out photographs, in percent, by where the frozen backbone comes from')
     for row in rows[1:]:
         table.add_row(*row, end_section=row[0].startswith('PSPNet'))
     return table
 
 
-def table_as_markdown(rows: List[List[str]], quick: bool = False) -> str:
-    """The table for a page."""
+def table_as_markdown(rows: List[List[str]], said: List[str], quick: bool = False) -> str:
+    """The table for a page, and what is said about it."""
     lines = ['| ' + ' | '.join(row) + ' |' for row in rows]
     lines.insert(1, '|---' + '|---:' * (len(rows[0]) - 1) + '|')
     lines += [
         '',
-        'Held-out images, in percent, by where the backbone comes from. One seed and one small generated '
-        'world: this shows the pipeline, not which method is better. A star marks a time that leaves '
-        'out what ran before an interruption.',
+        'Held-out photographs, in percent, by where the frozen backbone comes from; the single cells are learnt from '
+        'scratch. A star marks a time that leaves out what ran before an interruption.',
+        '',
+        *(f'- {line}' for line in said),
     ]
     if quick:
         lines += ['', 'A quick run: one epoch each, the numbers mean nothing.']
     return '\n'.join(lines) + '\n'
 
 
-# ---------------------------------------------------------------------------------------------------------- helpers
-def save_untrained(config: str, out: str, seed: int = 0) -> None:
-    """Build the network of a config, initialise it, and save it as a checkpoint."""
-    import torch
-    from mmengine.config import Config
-    from mmengine.registry import MODELS, init_default_scope
+def method_line(result: dict) -> str:
+    """RecursiveMix at work, in a sentence."""
+    steps = result['method']
+    share = sum(step['lam'] for step in steps) / len(steps)
+    first, last = steps[0]['consistency'], steps[-1]['consistency']
+    return (
+        f'RM on single cells, from scratch: the image before fills {100 * share:.0f} % of each image on average; '
+        f'the consistency loss goes from {first:.3f} to {last:.3f}.'
+    )
 
-    torch.manual_seed(seed)
-    cfg = Config.fromfile(config)
-    init_default_scope(cfg.default_scope)
-    model = MODELS.build(cfg.model)
-    model.init_weights()
-    torch.save(dict(state_dict=model.state_dict(), meta={}), out)
+
+# ---------------------------------------------------------------------------------------------------------- helpers
+def hash_of(file: Path) -> str:
+    """The SHA-256 of a file of the package.
+
+    Raises:
+        UserFileError: If it is not there.
+    """
+    if not file.is_file():
+        raise UserFileError(
+            f'{file} is missing. It is a part of mmrm and of its checkout: install or check it out again.'
+        )
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def versions() -> Dict[str, str]:

@@ -99,7 +99,7 @@ def test_a_figure_has_a_panel_for_each_method_and_iteration(cfg):
 
 def test_mistakes_are_named(tmp_path):
     with pytest.raises(UserValueError, match='not one of a classifier'):
-        classifiers.load_config('configs/demo/atss_r18.py')
+        classifiers.load_config('configs/demo/atss_cells.py')
     cfg = classifiers.load_config(write_run(tmp_path, images=4), part='train')
     with pytest.raises(UserValueError, match='a batch of 9 images from a data set of 4'):
         mixed_batches.collect(cfg, batch=9)

@@ -11,17 +11,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from rich.console import Console
 
-import mmrm.weights
 from mmrm.demo import stages as demo
 from mmrm.report.page import is_report
 from mmrm.utils import paths
 from mmrm.utils.errors import UserError, UserFileError, UserValueError
+from mmrm.weights import export_classifier
+from mmrm.zoo import registry
+from mmrm.zoo.build import build
 
 TOOL = paths.shipped() / 'tools' / 'demo.py'
-# A stand-in for train.py and test.py: logs as mmengine does, for 2 epochs of 3 iterations.
+# A stand-in for train.py: logs as mmengine does, for 2 epochs of 3 iterations.
 FAKE = """
 import json, pathlib, sys
 name, metric, start = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -30,31 +33,54 @@ folder.mkdir(parents=True)
 with open('order.txt', 'a') as order:
     order.write(name + chr(10))
 pathlib.Path(name, 'last_checkpoint').write_text('x')
-if name.endswith('untrained'):
-    pathlib.Path(name, 'metrics.json').write_text(json.dumps({metric: 0.01}))
 with open(folder / 'scalars.json', 'w') as log:
     for epoch in (1, 2):
         for step in range(3 * epoch - 2, 3 * epoch + 1):
-            log.write(json.dumps(dict(lr=0.1, loss=1 / step, epoch=epoch, iter=step, step=step)) + chr(10))
-        log.write(json.dumps({metric: 0.25 * epoch, 'step': epoch}) + chr(10))
+            rm = dict(rm_lambda=0.1 * step, loss_consistency=0.01 * step) if name == 'pretrain/rm' else {}
+            log.write(json.dumps(dict(lr=0.1, loss=1 / step, epoch=epoch, iter=step, step=step, **rm)) + chr(10))
+    log.write(json.dumps({metric: 0.5, 'step': 2}) + chr(10))
+"""
+# The command with other weights than the shipped ones, which one test alone is about.
+COMMAND = """
+import pathlib, sys
+from mmrm.commands import demo
+from mmrm.demo import stages
+stages.weights_file = lambda method: pathlib.Path(sys.argv[1], f'{method}.safetensors')
+demo.main(sys.argv[2:])
 """
 
 
+@pytest.fixture(scope='module')
+def weights(tmp_path_factory) -> Path:
+    """Backbones that nobody trained, in the form of the shipped ones."""
+    folder = tmp_path_factory.mktemp('weights')
+    for seed, name in enumerate(('baseline', 'cutmix', 'rm')):
+        torch.manual_seed(seed)
+        model = build(f'configs/{name}/resnet18-w16_1xb64_cifar10-250.py')
+        torch.save(dict(state_dict=model.state_dict(), meta={}), folder / f'{name}.pth')
+        export_classifier(folder / f'{name}.pth', folder / f'{name}.safetensors', half=True)
+    return folder
+
+
 @pytest.fixture
-def plan(tmp_path, monkeypatch) -> demo.Plan:
+def own_weights(weights, monkeypatch) -> Path:
+    monkeypatch.setattr(demo, 'weights_file', lambda method: weights / f'{method}.safetensors')
+    return weights
+
+
+@pytest.fixture
+def plan(tmp_path, own_weights) -> demo.Plan:
     """A plan whose stages end at once."""
-    plan = demo.Plan(tmp_path, demo.QUICK_WORLD, quick=True)
+    plan = demo.Plan(tmp_path, demo.QUICK, quick=True)
     plan.epochs = dict.fromkeys(plan.epochs, 2)
+    plan.iterations = lambda stage: 6
     plan.runs = 0
 
-    def commands(stage):
+    def command(stage):
         plan.runs += 1
-        return [[sys.executable, '-c', FAKE, stage.name, stage.metric, str(plan.runs)]]
+        return [sys.executable, '-c', FAKE, stage.name, stage.metric, str(plan.runs)]
 
-    plan.commands = commands
-    exported = []
-    monkeypatch.setattr(mmrm.weights, 'export_backbone', lambda source, out, overwrite: exported.append(out.name))
-    plan.exported = exported
+    plan.command = command
     return plan
 
 
@@ -67,18 +93,17 @@ def by_name(name: str) -> demo.Stage:
 
 
 # ------------------------------------------------------------------------------------------------------------ stages
-def test_every_stage_runs_once_and_fine_tuning_waits_for_its_weights(plan):
+def test_every_stage_runs_once(plan):
     ran = demo.run_stages(plan, 3, quiet())
-    assert sorted(ran) == sorted(stage.name for stage in demo.STAGES)
+    assert sorted(ran) == sorted(stage.name for stage in demo.STAGES) and len(ran) == 9
     order = (plan.work_dir / 'order.txt').read_text().split()
     assert sorted(order) == sorted(ran)
-    assert sorted(plan.exported) == ['baseline.pth', 'rm.pth']
-    for weights in ('baseline', 'rm'):
-        assert order.index(f'pretrain/{weights}') < min(order.index(f'{net}/{weights}') for net in ('atss', 'pspnet'))
     known = plan.read(by_name('atss/rm'))
-    assert known['value'] == 50 and known['curve'] == {'1': 25.0, '2': 50.0} and not known['resumed']
+    assert known['value'] == 50 and not known['resumed'] and 'method' not in known
     assert plan.read(by_name('pspnet/rm'))['value'] == 0.5
-    assert plan.read(by_name('atss/untrained'))['value'] == 1
+    method = plan.read(by_name('pretrain/rm'))['method']
+    assert [step['iteration'] for step in method] == [1, 2, 3, 4, 5, 6]
+    assert method[0] == dict(iteration=1, lam=0.1, consistency=0.01)
 
     assert demo.run_stages(plan, 3, quiet()) == []
     assert (plan.work_dir / 'order.txt').read_text().split() == order
@@ -86,25 +111,38 @@ def test_every_stage_runs_once_and_fine_tuning_waits_for_its_weights(plan):
 
 def test_a_result_counts_only_for_what_it_was_made_of(plan, tmp_path):
     demo.run_stages(plan, 4, quiet())
-    same = demo.Plan(tmp_path, demo.QUICK_WORLD, quick=True)
+    same = demo.Plan(tmp_path, demo.QUICK, quick=True)
     assert all(same.done(stage) for stage in demo.STAGES)
-    for other in (demo.Plan(tmp_path, demo.WORLD, quick=True), demo.Plan(tmp_path, demo.QUICK_WORLD, quick=False)):
+    for other in (demo.Plan(tmp_path, demo.COUNTS, quick=True), demo.Plan(tmp_path, demo.QUICK, quick=False)):
         assert not any(other.done(stage) for stage in demo.STAGES)
 
 
-def test_a_changed_config_redoes_what_depends_on_it(tmp_path, monkeypatch):
-    before = demo.Plan(tmp_path, demo.QUICK_WORLD).stamps
-    read_config = demo.read_config
+def test_a_changed_config_or_backbone_redoes_what_depends_on_it(tmp_path, own_weights, monkeypatch):
+    def changed() -> list:
+        after = demo.Plan(tmp_path, demo.QUICK).stamps
+        return sorted(name for name in before if before[name] != after[name])
 
-    def changed(name, **variables):
+    before, read_config = demo.Plan(tmp_path, demo.QUICK).stamps, demo.read_config
+    assert changed() == []
+
+    def with_another_omega(name, **variables):
         config = read_config(name, **variables)
-        if name == 'rm_r18':
+        if name == 'rm_cells':
             config.model.head.omega = 0.7
         return config
 
-    monkeypatch.setattr(demo, 'read_config', changed)
-    after = demo.Plan(tmp_path, demo.QUICK_WORLD).stamps
-    assert sorted(name for name in before if before[name] != after[name]) == ['atss/rm', 'pretrain/rm', 'pspnet/rm']
+    with monkeypatch.context() as patch:
+        patch.setattr(demo, 'read_config', with_another_omega)
+        assert changed() == ['pretrain/rm']
+    swapped = dict(baseline='baseline', cutmix='cutmix', rm='cutmix')
+    monkeypatch.setattr(demo, 'weights_file', lambda method: own_weights / f'{swapped[method]}.safetensors')
+    assert changed() == ['atss/rm', 'pspnet/rm']
+
+
+def test_missing_weights_are_named_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, 'weights_file', lambda method: tmp_path / f'{method}.safetensors')
+    with pytest.raises(UserFileError, match=r'rm\.safetensors is missing'):
+        demo.run_demo(tmp_path / 'demo', console=quiet())
 
 
 def test_leftovers_of_another_version_are_replaced(plan):
@@ -119,45 +157,42 @@ def test_leftovers_of_another_version_are_replaced(plan):
     assert plan.read(stage) == dict(stamp=plan.stamps[stage.name])
 
 
-def test_a_run_killed_before_its_last_validation_is_run_again(plan, monkeypatch):
+def test_a_run_killed_before_its_last_validation_is_run_again(plan):
     """A resumed run that has nothing left to train does not validate, so it gives no result."""
     stage = by_name('atss/random')
     folder = plan.folder(stage)
     folder.mkdir(parents=True)
     plan.write(stage)
     (folder / 'last_checkpoint').write_text('x')
-    commands, calls = plan.commands, []
+    command, calls = plan.command, []
 
     def first_does_nothing(which):
         if which is stage:
             calls.append(which)
             if len(calls) == 1:
-                return [[sys.executable, '-c', '']]
-        return commands(which)
+                return [sys.executable, '-c', '']
+        return command(which)
 
-    plan.commands = first_does_nothing
+    plan.command = first_does_nothing
     demo.run_stages(plan, 2, quiet())
     assert len(calls) == 2 and plan.read(stage)['value'] == 50
 
 
 def test_a_failure_ends_the_demo_with_the_end_of_its_log(plan):
-    commands = plan.commands
-    slow = [sys.executable, '-c', 'import time; time.sleep(60)']
-    plan.commands = lambda stage: (
-        [[sys.executable, '-c', 'print("error: the disk is full"); raise SystemExit(2)']]
-        if stage.name == 'atss/rm'
-        else [slow]
-        if stage.name == 'atss/baseline'
-        else commands(stage)
-    )
-    with pytest.raises(UserError, match=r'(?s)atss/rm ended with exit code 2.*the disk is full'):
+    command = plan.command
+    others = {
+        'atss/baseline': 'import time; time.sleep(60)',
+        'atss/cutmix': 'print("error: the disk is full"); raise SystemExit(2)',
+    }
+    plan.command = lambda stage: [sys.executable, '-c', others[stage.name]] if stage.name in others else command(stage)
+    with pytest.raises(UserError, match=r'(?s)atss/cutmix ended with exit code 2.*the disk is full'):
         demo.run_stages(plan, 2, quiet())
-    assert not plan.done(by_name('atss/rm')) and not plan.done(by_name('atss/baseline'))
-    assert plan.done(by_name('pretrain/rm'))
+    assert not plan.done(by_name('atss/cutmix')) and not plan.done(by_name('atss/baseline'))
+    assert plan.done(by_name('pretrain/rm')) and plan.done(by_name('atss/rm'))
 
 
 def test_without_a_result_a_stage_is_not_done(plan):
-    plan.commands = lambda stage: [[sys.executable, '-c', '']]
+    plan.command = lambda stage: [sys.executable, '-c', '']
     with pytest.raises(UserError, match='gave no accuracy/top1'):
         demo.run_stages(plan, 1, quiet())
 
@@ -168,9 +203,8 @@ def test_progress_is_read_from_a_log_that_is_being_written(plan):
     process.run()
     log = next(plan.folder(stage).glob('*/vis_data/scalars.json'))
     lines = log.read_text().splitlines(keepends=True)
-    plan.iterations[stage.name] = 6
-    log.write_text(''.join(lines[:5]) + lines[5][:7])
-    assert process.progress() == (4 / 6, 'epoch 2/2, loss 0.25, top1 0.2')
+    log.write_text(''.join(lines[:4]) + lines[4][:7])
+    assert process.progress() == (4 / 6, 'epoch 2/2, loss 0.25, lambda 0.40, consistency 0.040')
     log.write_text('')
     assert process.progress() == (0, 'starting')
 
@@ -203,15 +237,23 @@ def test_two_demos_do_not_share_a_work_dir(tmp_path):
         pass
 
 
-def test_a_world_of_another_version_is_made_anew(tmp_path):
-    small = dict(seed=0, classification=(2, 1), scenes=(1, 1))
-    demo.remake_world(tmp_path / 'world', {**small, 'seed': 1}, quiet())
-    demo.remake_world(tmp_path / 'world', small, quiet())
-    assert json.loads((tmp_path / 'world/world.json').read_text())['seed'] == 0
+def test_photographs_of_another_version_are_written_anew(tmp_path):
+    root = tmp_path / 'photographs'
+    demo.remake_photographs(root, dict(train=2, val=1), quiet())
+    demo.remake_photographs(root, dict(train=1, val=1), quiet())
+    assert json.loads((root / 'photographs.json').read_text())['train'] == 1
     (tmp_path / 'other').mkdir()
     (tmp_path / 'other' / 'file').write_text('x')
     with pytest.raises(UserFileError):
-        demo.remake_world(tmp_path / 'other', small, quiet())
+        demo.remake_photographs(tmp_path / 'other', dict(train=1, val=1), quiet())
+
+
+def test_progress_knows_how_many_iterations_there_are(tmp_path, own_weights):
+    plan = demo.Plan(tmp_path, dict(train=9, val=1))
+    demo.remake_photographs(tmp_path / 'photographs', dict(train=9, val=1), quiet())
+    assert plan.iterations(by_name('atss/rm')) == 2 * plan.epochs['atss/rm']
+    cells = len(list((tmp_path / 'photographs/cells/train').glob('*/*')))
+    assert plan.iterations(by_name('pretrain/rm')) == cells // 32 * plan.epochs['pretrain/rm']
 
 
 @pytest.mark.parametrize('jobs', [0, -1, 1.5, True])
@@ -231,75 +273,67 @@ def test_the_tool_tells_a_mistake_in_one_line(tmp_path):
 # -------------------------------------------------------------------------------------------------------------- results
 def test_the_table_holds_the_results_and_nothing_else():
     results = {
-        'pretrain/baseline': dict(value=91.26, seconds=100.2),
         'pretrain/rm': dict(value=90.04, seconds=101, resumed=True),
         'atss/random': dict(value=40.5, seconds=60),
-        'pspnet/untrained': dict(value=1.25, seconds=9),
+        'pspnet/cutmix': dict(value=1.25, seconds=9),
     }
     assert demo.make_table(results) == [
-        ['', 'untrained', 'random', 'baseline', 'RM'],
-        ['classification: top-1', '12.5 (chance)', '', '91.3', '90.0'],
-        ['ATSS: box AP', '', '40.5', '', ''],
-        ['PSPNet: mIoU', '1.2', '', '', ''],
-        ['classification: time', '', '', '100 s', '101 s *'],
-        ['ATSS: time', '', '60 s', '', ''],
-        ['PSPNet: time', '9 s', '', '', ''],
+        ['', 'random', 'baseline', 'CutMix', 'RM'],
+        ['single cells: top-1', '', '', '', '90.0'],
+        ['ATSS: box AP', '40.5', '', '', ''],
+        ['PSPNet: mIoU', '', '', '1.2', ''],
+        ['single cells: time', '', '', '', '101 s *'],
+        ['ATSS: time', '60 s', '', '', ''],
+        ['PSPNet: time', '', '', '9 s', ''],
     ]
-    page = demo.table_as_markdown(demo.make_table(results))
-    assert '| ATSS: box AP |  | 40.5 |  |  |' in page
+    page = demo.table_as_markdown(demo.make_table(results), ['one', 'two'])
+    assert '| ATSS: box AP | 40.5 |  |  |  |' in page and page.endswith('- one\n- two\n')
     console = quiet()
     console.print(demo.table_for_console(demo.make_table(results)))
-    assert '91.3' in console.file.getvalue()
+    assert '90.0' in console.file.getvalue()
 
 
-# ------------------------------------------------------------------------------------------------------------- configs
-def test_one_backbone_fits_all_three_toolboxes(tmp_path):
-    """The classifier's backbone loads strictly into the detector and the segmentor, which are the toolboxes' own."""
-    built = {}
-    for name in ('baseline_r18', 'rm_r18', 'atss_r18', 'pspnet_r18'):
-        config = demo.read_config(name, MMRM_WORLD=str(tmp_path))
-        init_default_scope(config.default_scope)
-        built[name] = MODELS.build(config.model)
-    pretrained = built['rm_r18'].backbone.state_dict()
-    for name, module in (('atss_r18', 'mmdet.'), ('pspnet_r18', 'mmseg.')):
-        assert type(built[name]).__module__.startswith(module)
-        assert type(built[name].backbone).__module__.startswith(module)
-        built[name].backbone.load_state_dict(pretrained, strict=True)
-    size = {name: sum(p.numel() for p in model.parameters()) for name, model in built.items()}
-    assert size['rm_r18'] - size['baseline_r18'] == 128 * 8 + 8  # the RoI layer
+def test_the_method_in_a_sentence():
+    steps = [dict(lam=0.1, consistency=0.5), dict(lam=0.3, consistency=0.25)]
+    said = demo.method_line(dict(method=steps))
+    assert 'fills 20 % of each image' in said and 'from 0.500 to 0.250' in said
 
 
-def test_the_configs_take_the_weights_they_are_told(tmp_path, monkeypatch):
-    from mmengine.config import Config
+# ------------------------------------------------------------------------------------------------- configs and weights
+@pytest.mark.parametrize('name, toolbox', [('atss_cells', 'mmdet.'), ('pspnet_cells', 'mmseg.')])
+def test_a_shipped_backbone_fills_the_stock_networks_and_stays_as_it_is(name, toolbox, weights, monkeypatch):
+    monkeypatch.setenv('MMRM_BACKBONE', str(weights / 'rm.safetensors'))
+    config = Config.fromfile(demo.find_config(name))
+    assert config.model.init_cfg == dict(type='StrictPretrained', checkpoint=str(weights / 'rm.safetensors'))
+    assert 'init_cfg' not in demo.read_config(name).model and os.environ['MMRM_BACKBONE'].startswith(str(weights))
+    init_default_scope(config.default_scope)
+    model = MODELS.build(config.model)
+    model.init_weights()
+    assert type(model).__module__.startswith(toolbox)
+    given = torch.load(weights / 'rm.pth', weights_only=True)['state_dict']
+    for key, value in model.backbone.state_dict().items():
+        assert torch.equal(value, given[f'backbone.{key}'].half().to(value.dtype)), key
+    model.train()
+    assert not any(parameter.requires_grad for parameter in model.backbone.parameters())
+    assert not any(layer.training for layer in model.backbone.modules() if isinstance(layer, torch.nn.BatchNorm2d))
 
-    monkeypatch.setenv('MMRM_BACKBONE', 'weights/rm.pth')
-    for name in ('atss_r18', 'pspnet_r18'):
-        config = Config.fromfile(demo.find_config(name))
-        assert config.model.init_cfg == dict(type='StrictPretrained', checkpoint='weights/rm.pth')
-        assert 'init_cfg' not in demo.read_config(name).model
-    assert os.environ['MMRM_BACKBONE'] == 'weights/rm.pth'
 
-
-def test_the_baseline_and_rm_differ_in_the_method_only(tmp_path):
-    baseline, rm = (demo.read_config(name).to_dict() for name in ('baseline_r18', 'rm_r18'))
-    assert {key for key in rm if rm[key] != baseline.get(key)} == {'model', 'custom_hooks'}
-    assert rm['model']['backbone'] == baseline['model']['backbone']
-
-
-def test_an_untrained_network_is_initialised_and_saved(tmp_path):
-    out = tmp_path / 'untrained.pth'
-    demo.save_untrained(str(demo.find_config('atss_r18')), str(out))
-    state = torch.load(out, weights_only=True)['state_dict']
-    assert state['backbone.conv1.weight'].shape == (16, 3, 7, 7)
-    # The focal loss wants its bias at -log(99).
-    assert torch.allclose(state['bbox_head.atss_cls.bias'], torch.tensor(-4.59512), atol=1e-4)
+@pytest.mark.parametrize('method', ['baseline', 'cutmix', 'rm'])
+def test_the_shipped_weights_are_there_and_listed(method):
+    """The one test that needs the files themselves."""
+    file = demo.weights_file(method)
+    assert file.is_file(), f'{file} is not shipped yet'
+    entries = [entry for entry in registry.read_list(registry.SHIPPED) if Path(entry.weights).name == file.name]
+    assert len(entries) == 1, f'{registry.SHIPPED} does not list {file.name}'
+    assert registry.weights_file(entries[0]) == file
+    assert f'{method}/resnet18-w16_1xb64_cifar10-250' in entries[0].config
 
 
 # ------------------------------------------------------------------------------------------------------------ all of it
 @pytest.mark.slow
-def test_the_quick_demo_end_to_end_with_a_kill_in_the_middle(tmp_path):
+def test_the_quick_demo_end_to_end_with_a_kill_in_the_middle(tmp_path, weights):
     work = tmp_path / 'a folder, with a comma' / 'demo'
-    command = [sys.executable, TOOL, '--quick', '--work-dir', work, '--jobs', '2']
+    command = [sys.executable, '-c', COMMAND, weights, '--quick', '--work-dir', work, '--jobs', '2']
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 600
     while not any('value' in path.read_text() for path in work.glob('*/*/stage.json')):

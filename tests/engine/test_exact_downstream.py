@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from mmrm.apis import launch
-from mmrm.demo.world import make_world
+from mmrm.demo import make_photographs
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.paths import find_config
 
 CASES = {
-    'atss_r18': 'train_cfg = dict(max_epochs=2)',
-    'pspnet_r18': """
+    'atss_cells': 'train_cfg = dict(max_epochs=2)',
+    'pspnet_cells': """
 train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=8, val_interval=4)
 train_dataloader = dict(sampler=dict(type='InfiniteSampler'))
 log_processor = dict(by_epoch=False)
@@ -27,8 +27,7 @@ OPTIONS = [
 @pytest.mark.slow
 @pytest.mark.parametrize('name', CASES)
 def test_a_run_of_another_toolbox_goes_on_bit_for_bit(name, tmp_path, monkeypatch):
-    world = make_world(tmp_path / 'world', classification=(8, 8), scenes=(16, 4), image_size=32, scene_size=(128, 96))
-    monkeypatch.setenv('MMRM_WORLD', str(world))
+    monkeypatch.setenv('MMRM_PHOTOGRAPHS', str(make_photographs(tmp_path / 'photographs', train=16, val=4)))
     monkeypatch.setenv('LOCAL_RANK', '0')
     monkeypatch.setattr('logging.raiseExceptions', True)
     config = tmp_path / f'{name}.py'

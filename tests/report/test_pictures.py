@@ -81,12 +81,12 @@ def test_missing_images_and_a_missing_checkpoint_are_told(classifier):
     assert 'no checkpoint' in page.build(collect([classifier]), {str(classifier): found})
 
 
-@pytest.mark.parametrize('name, kind', [('atss_r18', 'Detection'), ('pspnet_r18', 'Segmentation')])
+@pytest.mark.parametrize('name, kind', [('atss_cells', 'Detection'), ('pspnet_cells', 'Segmentation')])
 def test_detectors_and_segmentors_stand_beside_the_truth(tmp_path, monkeypatch, name, kind):
-    from mmrm.demo.world import make_world
+    from mmrm.demo import make_photographs
 
-    make_world(tmp_path / 'world', seed=0, classification=(8, 8), scenes=(4, 4))
-    monkeypatch.setenv('MMRM_WORLD', 'world')  # found from the folder of the run
+    make_photographs(tmp_path / 'photographs', train=4, val=4)
+    monkeypatch.setenv('MMRM_PHOTOGRAPHS', 'photographs')  # found from the folder of the run
     monkeypatch.setenv('MMRM_BACKBONE', 'random')
     cfg = Config.fromfile(page.FOLDER.parents[1] / 'configs' / 'demo' / f'{name}.py')
     key = 'coco/bbox_mAP' if kind == 'Detection' else 'mIoU'

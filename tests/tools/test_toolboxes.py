@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from mmrm.demo import make_world
+from mmrm.demo import make_photographs
 from mmrm.utils.paths import shipped
 
 
 @pytest.fixture(scope='module')
-def world(tmp_path_factory):
-    return make_world(tmp_path_factory.mktemp('data') / 'world', classification=(16, 16), scenes=(8, 4))
+def photographs(tmp_path_factory):
+    return make_photographs(tmp_path_factory.mktemp('data') / 'photographs', train=8, val=4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('toolbox, config', [('mmpretrain', 'rm_r18'), ('mmdet', 'atss_r18'), ('mmseg', 'pspnet_r18')])
-def test_a_config_trains_under_the_toolboxes_own_tool(toolbox, config, world, tmp_path):
+@pytest.mark.parametrize(
+    'toolbox, config', [('mmpretrain', 'rm_cells'), ('mmdet', 'atss_cells'), ('mmseg', 'pspnet_cells')]
+)
+def test_a_config_trains_under_the_toolboxes_own_tool(toolbox, config, photographs, tmp_path):
     tool = Path(importlib.util.find_spec(toolbox).origin).parent / '.mim' / 'tools' / 'train.py'
     if not tool.is_file():
         pytest.skip(f'{toolbox} is installed without its tools')
@@ -35,7 +37,7 @@ def test_a_config_trains_under_the_toolboxes_own_tool(toolbox, config, world, tm
             'train_cfg.val_interval=1',
             'model.init_cfg=None',
         ],
-        env={**os.environ, 'MMRM_WORLD': str(world), 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''},
+        env={**os.environ, 'MMRM_PHOTOGRAPHS': str(photographs), 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''},
         cwd=tmp_path,
         capture_output=True,
         text=True,
