@@ -1,8 +1,8 @@
-"""Segmentation in the demo: PSPNet on a frozen backbone colours blood cells, 160 x 120."""
+"""Segmentation in the demo: PSPNet on a frozen backbone colours blood cells, 128 x 96."""
 _base_ = '../_base_/transfer/pspnet.py'
 
 model = dict(
-    data_preprocessor=dict(size=(120, 160)),
+    data_preprocessor=dict(size=(96, 128)),
     backbone=dict(frozen_stages=4),
     decode_head=dict(num_classes=4),
     auxiliary_head=dict(num_classes=4))
@@ -11,13 +11,13 @@ metainfo = dict(classes=('background', 'RBC', 'WBC', 'Platelets'))
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
-    dict(type='Resize', scale=(160, 120)),
+    dict(type='Resize', scale=(128, 96)),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackSegInputs')
 ]
 test_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(160, 120)),
+    dict(type='Resize', scale=(128, 96)),
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs')
 ]
@@ -38,12 +38,8 @@ val_dataloader = dict(
         pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
-# A minute's schedule: small batches for more steps.
-train_cfg = dict(max_epochs=5, val_interval=5)
-optim_wrapper = dict(optimizer=dict(lr=2e-3))
+# 100 steps in small batches.
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=10),
     dict(type='CosineAnnealingLR', T_max=5, by_epoch=True, convert_to_iter_based=True)
 ]
-default_hooks = dict(checkpoint=dict(interval=2))
-custom_hooks = [*_base_.custom_hooks, dict(type='ChannelsLastHook')]

@@ -84,7 +84,7 @@ def test_the_toolboxes_read_them(made, name, count):
     if name == 'atss_cells':
         content = json.loads((made / 'coco/annotations/train.json').read_text())
         first = [each for each in content['annotations'] if each['image_id'] == content['images'][0]['id']]
-        assert data.metainfo['classes'] == CLASSES and sample.img_shape == (120, 160)
+        assert data.metainfo['classes'] == CLASSES and sample.img_shape == (96, 128)
         assert (sample.gt_instances.labels + 1).tolist() == [each['category_id'] for each in first]
     elif name == 'pspnet_cells':
         assert set(np.unique(sample.gt_sem_seg.data)) <= set(range(4)) and 1 in sample.gt_sem_seg.data

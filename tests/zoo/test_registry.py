@@ -81,7 +81,8 @@ def test_a_model_by_name_has_the_configs_network():
 def test_ones_own_weights_come_by_name_from_a_list(mine, monkeypatch):
     file, _, weights = mine
     monkeypatch.setenv('MMRM_MODELS', str(file))
-    assert mmrm.list_models(pretrained=True) == ['mine/river']
+    shipped_names = [entry.name for entry in registry.read_list(registry.SHIPPED)]
+    assert mmrm.list_models(pretrained=True) == sorted([*shipped_names, 'mine/river'])
     model = mmrm.get_model('mine/river', pretrained=True)
     saved = torch.load(weights, weights_only=False)['state_dict']
     assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
