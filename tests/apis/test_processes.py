@@ -38,11 +38,14 @@ def write_beats(folder, sleepers, places=(10, 10)):
         (folder / f'beat-{rank}').write_text(f'{process.pid} 5 {place} got its batch of iteration {place}\n')
 
 
-def watch(folder, seconds=0.3, limit=0.1):
+def watch(folder, limit=0.1, seconds=0.3):
+    """A watcher that has found somebody, which takes long on a busy machine; with no limit, after some seconds."""
     watcher = processes.Watcher(folder, 2, 0, limit)
     watcher.TICK = 0.02
+    deadline = time.monotonic() + (30 if limit else seconds)
     with watcher.running(SimpleNamespace(signals_to_handle='')):
-        time.sleep(seconds)
+        while not watcher.hung and time.monotonic() < deadline:
+            time.sleep(0.02)
     return watcher
 
 
@@ -77,10 +80,10 @@ def test_where_none_is_behind_all_are_named():
 
 
 def test_processes_that_get_on_are_left_alone(tmp_path, sleepers, capfd):
-    watcher = processes.Watcher(tmp_path, 2, 0, 0.1)
+    watcher = processes.Watcher(tmp_path, 2, 0, 0.5)
     watcher.TICK = 0.02
     with watcher.running(SimpleNamespace(signals_to_handle='')):
-        for place in range(20):
+        for place in range(60):
             write_beats(tmp_path, sleepers, places=(place, place))
             time.sleep(0.02)
     assert not watcher.hung and not capfd.readouterr().err

@@ -1,0 +1,45 @@
+"""Every number of docs/transfer.md's tables comes from the shipped file of results."""
+
+from pathlib import Path
+
+import mmdet
+import pytest
+
+from mmrm.analysis import transfer_result as analysis
+from mmrm.commands import transfer_result as command
+from mmrm.experiments import transfer
+from mmrm.visualization import grids
+
+PAGE = Path(__file__).resolve().parents[2] / 'docs' / 'transfer.md'
+TABLES = {
+    'downstream': (analysis.HEADERS, analysis.table_lines),
+    'by size': (analysis.SIZE_HEADERS, analysis.size_lines),
+    'alone': (analysis.ALONE_HEADERS, analysis.alone_lines),
+}
+
+
+@pytest.mark.parametrize('name', list(TABLES))
+def test_the_published_tables_are_those_of_the_file(name):
+    headers, make = TABLES[name]
+    lines = grids.render('markdown', headers, make(analysis.shipped_results()))
+    page = PAGE.read_text().splitlines()
+    assert len(lines) > 2
+    for line in [lines[0], *lines[2:]]:
+        assert line in page, f'docs/transfer.md lacks: {line}'
+
+
+@pytest.mark.skipif(mmdet.__version__ != '3.3.0', reason='the runs are on configs of mmdet 3.3.0')
+def test_the_published_runs_are_of_the_present_protocol(tmp_path):
+    """A config that is changed after its runs is another protocol, and its results must go."""
+    published = analysis.shipped_results()
+    for method, seed in dict.fromkeys((result['method'], result['seed']) for result in published):
+        trials = transfer.pretrainings([method], [seed], tmp_path, 'cpu')
+        runs = transfer.plan(trials, list(transfer.TASKS), list(transfer.MODES), tmp_path, {})
+        left = transfer.unknown(runs, transfer.RESULTS)  # raises if a result is of other settings
+        assert len(runs) - len(left) == sum((row['method'], row['seed']) == (method, seed) for row in published)
+
+
+def test_the_command_prints_the_published_table_where_there_is_no_other(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(command, 'default_root', lambda: tmp_path)
+    command.main(['--format', 'markdown'])
+    assert capsys.readouterr().out.splitlines()[2] in PAGE.read_text().splitlines()
