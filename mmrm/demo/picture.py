@@ -15,7 +15,7 @@ from .stages import COLUMNS
 from .verdict import NAMES
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
-COLOURS = {'random': '#999999', 'baseline': '#000000', 'cutmix': '#E69F00', 'rm': '#0072B2'}
+COLOURS = {'baseline': '#000000', 'cutmix': '#E69F00', 'rm': '#0072B2'}
 CLASS_COLOURS = {'background': '#EEEEEE', 'RBC': '#D55E00', 'WBC': '#0072B2', 'Platelets': '#009E73'}
 WORDS = {'RBC': 'red cell (RBC)', 'WBC': 'white cell (WBC)', 'Platelets': 'platelet'}
 SCORE = 0.3  # below it a box is not drawn

@@ -64,8 +64,8 @@ class Stage:
 
 def _downstream(network: str, metric: str, scale: float) -> List[Stage]:
     return [
-        Stage(f'{network}/{name}', f'{network}_cells', metric, scale, weights=None if name == 'random' else name)
-        for name in ('rm', 'baseline', 'cutmix', 'random')
+        Stage(f'{network}/{name}', f'{network}_cells', metric, scale, weights=name)
+        for name in ('rm', 'baseline', 'cutmix')
     ]
 
 
@@ -76,7 +76,7 @@ STAGES = [
     *_downstream('pspnet', 'mIoU', 1),
 ]
 ROWS = {'pretrain': 'single cells: top-1', 'atss': 'ATSS: box AP', 'pspnet': 'PSPNet: mIoU'}
-COLUMNS = {'random': 'random', 'baseline': 'baseline', 'cutmix': 'CutMix', 'rm': 'RM'}
+COLUMNS = {'baseline': 'baseline', 'cutmix': 'CutMix', 'rm': 'RM'}
 
 
 # --------------------------------------------------------------------------------------------------------- the demo
