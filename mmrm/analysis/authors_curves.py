@@ -8,8 +8,9 @@ UperNet. The logs are of December 2021; the region that their code pooled then m
 import functools
 import json
 import math
+import statistics
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 from ..utils.errors import UserValueError
 from ..utils.paths import show_path
@@ -17,6 +18,7 @@ from ..utils.runs import RunLog, read_run
 from ..visualization import figures
 
 DATA = Path(__file__).with_suffix('.json')
+BETWEEN_LOSSES = 100  # iterations
 AROUND = 2  # epochs before and after one that count as its neighbours; validations of a detector stand alone
 
 
@@ -49,6 +51,39 @@ class Curves(NamedTuple):
         near = [value for run in self.runs.values() for at, value in run.items() if abs(at - step) <= self.around]
         return min(near), max(near)
 
+    def logged(self) -> Set[Tuple[int, int]]:
+        """The (epoch, iteration) at which all runs logged their loss."""
+        return set.intersection(*(set(values) for values in self.losses.values()))
+
+    def _losses(self, epoch: int, iteration: int) -> List[float]:
+        return [values[epoch, iteration] for values in self.losses.values()]
+
+    def mean_loss(self, epoch: int, iteration: int) -> float:
+        """The mean over the runs."""
+        return statistics.fmean(self._losses(epoch, iteration))
+
+    def loss_range(self, epoch: int, iteration: int) -> Tuple[float, float]:
+        """The lowest and the highest of the runs."""
+        found = self._losses(epoch, iteration)
+        return min(found), max(found)
+
+    def loss_reach(self, epoch: int, iteration: int) -> float:
+        """How far from their mean one more run would lie at most, 19 times in 20, by their spread (Student's t).
+
+        The standard deviation is pooled over the point and its two neighbours, which differ little.
+        """
+        from scipy.stats import t
+
+        near = [
+            self._losses(epoch, at)
+            for at in (iteration - BETWEEN_LOSSES, iteration, iteration + BETWEEN_LOSSES)
+            if (epoch, at) in self.logged()
+        ]
+        count = len(self.losses)
+        # Three neighbouring means of the same runs say little more than one: the freedom is that of one.
+        deviation = math.sqrt(statistics.fmean(statistics.variance(values) for values in near))
+        return t.ppf(0.975, count - 1) * deviation * math.sqrt(1 + 1 / count)
+
 
 @functools.cache
 def all_curves() -> Dict[str, Curves]:
@@ -70,6 +105,8 @@ def all_curves() -> Dict[str, Curves]:
             for best, run in data[entry].items()
         }
         found[config] = Curves(name, 'accuracy/top1', 1, runs, around=AROUND, losses=losses)
+    # The same run as they made it, in two processes.
+    found['rm/pyramidnet200_2xb32_cifar10'] = found['rm/pyramidnet200_1xb64_cifar10']
     for kind, run in data['coco_atss_r50'].items():
         values = {int(step): metrics['bbox_mAP'] for step, metrics in run['val'].items()}
         found[f'{kind}/atss_r50_fpn_1x_coco'] = Curves('COCO, ATSS', 'coco/bbox_mAP', 100, {kind: values})
@@ -154,19 +191,38 @@ def loss_lines(run: RunLog, curves: Curves) -> List[List[str]]:
             '--cfg-options model.head.log_entropy=True default_hooks.logger.interval=10'
         )
     lines, mine = [], running_losses(run)
-    for epoch, iteration in sorted(set.intersection(*(set(values) for values in curves.losses.values()))):
+    for epoch, iteration in sorted(curves.logged()):
         if (epoch, iteration) in mine:
-            theirs = [values[epoch, iteration] for values in curves.losses.values()]
-            mean, value = sum(theirs) / len(theirs), mine[epoch, iteration]
+            value, mean = mine[epoch, iteration], curves.mean_loss(epoch, iteration)
+            low, high = curves.loss_range(epoch, iteration)
             lines.append(
                 [
                     str(epoch),
                     str(iteration),
-                    *(f'{number:.3f}' for number in (value, mean, min(theirs), max(theirs))),
+                    *(f'{number:.3f}' for number in (value, mean, low, high)),
                     f'{100 * (value / mean - 1):+.1f} %',
                 ]
             )
     return lines
+
+
+def loss_verdict(run: RunLog, curves: Curves) -> Optional[str]:
+    """Where a run's loss lies at the last point of the authors', in a sentence; None if there is no such point yet."""
+    mine = running_losses(run)
+    points = sorted(set(mine) & curves.logged())
+    if not points:
+        return None
+    value, mean = mine[points[-1]], curves.mean_loss(*points[-1])
+    epoch, iteration = points[-1]
+    found = f'epoch {epoch}, iteration {iteration}: {value:.3f}, {100 * (value / mean - 1):+.1f} % from their mean'
+    if len(curves.losses) < 2:
+        return f'{found}; one run has no spread to judge it by'
+    reach = curves.loss_reach(epoch, iteration)
+    place = 'within' if abs(value - mean) <= reach else 'outside'
+    return (
+        f'{found}; {place} what {len(curves.losses)} runs let expect of another one: '
+        f'{mean - reach:.3f} to {mean + reach:.3f}, 19 times in 20'
+    )
 
 
 def read(folder: Union[str, Path], config: Optional[str] = None) -> Tuple[RunLog, Curves]:
@@ -227,13 +283,60 @@ def draw(run: RunLog, curves: Curves):
     axes.set_ylabel(f'{curves.key}, %')
     axes.set_title(curves.name, fontsize=9)
     axes.legend(fontsize=7, frameon=False, loc='lower right')
-    figures.provenance(
-        figure,
-        [
-            f'run: {show_path(run.folder)}, {run.state}',
-            'authors: their training logs of December 2021 (mmrm/analysis/authors_curves.json)',
-        ],
-    )
+    figures.provenance(figure, _sources(run))
+    return figure
+
+
+def _sources(run: RunLog) -> List[str]:
+    return [
+        f'run: {show_path(run.folder)}, {run.state}',
+        'authors: their training logs of December 2021 (mmrm/analysis/authors_curves.json)',
+    ]
+
+
+def draw_loss(run: RunLog, curves: Curves):
+    """The run's mean loss since the epoch's start over the authors', in the epochs that the run has begun.
+
+    Raises:
+        UserValueError: As :func:`loss_lines`.
+    """
+    loss_lines(run, curves)
+    mine = running_losses(run)
+    epochs = sorted({epoch for epoch, _ in mine} & {epoch for epoch, _ in curves.logged()})
+    if not epochs:
+        raise UserValueError(f"{show_path(run.folder)} has not begun an epoch of which the authors' losses are known.")
+    figure = figures.new_figure(max(6.4, 3.2 * len(epochs)), 4)
+    for axes, epoch in zip(figure.subplots(1, len(epochs), squeeze=False)[0], epochs):
+        figures.tidy(axes)
+        points = sorted(iteration for at, iteration in curves.logged() if at == epoch)
+        if len(curves.losses) > 1:
+            middle = [curves.mean_loss(epoch, at) for at in points]
+            reach = [curves.loss_reach(epoch, at) for at in points]
+            axes.fill_between(
+                points,
+                [mean - far for mean, far in zip(middle, reach)],
+                [mean + far for mean, far in zip(middle, reach)],
+                color='#999999',
+                alpha=0.3,
+                linewidth=0,
+                label='where one more run of theirs would lie, 19 times in 20',
+            )
+        for number, values in enumerate(curves.losses.values()):
+            axes.plot(
+                points,
+                [values[epoch, at] for at in points],
+                color='#666666',
+                linewidth=0.8,
+                marker='.',
+                label="the authors' runs" if number == 0 else None,
+            )
+        own = {iteration: value for (at, iteration), value in sorted(mine.items()) if at == epoch}
+        axes.plot(list(own), list(own.values()), color=figures.COLOURS['RM'], linewidth=1.6, label='this run')
+        axes.set_xlabel(f'iteration of epoch {epoch}')
+        axes.set_title(curves.name, fontsize=9)
+    figure.axes[0].set_ylabel("mean training loss since the epoch's start")
+    figure.axes[0].legend(fontsize=7, frameon=False)
+    figures.provenance(figure, _sources(run))
     return figure
 
 

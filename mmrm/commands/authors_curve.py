@@ -26,18 +26,15 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     args = parser.parse_args(argv)
     if args.out:
         figures.check_picture(args.out, args.overwrite)
-    if args.loss and args.out:
-        parser.error('--loss prints a table; it draws no picture')
     run, curves = authors_curves.read(find(args.run), args.config)
     if args.loss:
         lines = authors_curves.loss_lines(run, curves)
         print('\n'.join(grids.render('terminal', authors_curves.LOSS_HEADERS, lines, right=range(7))))
-        return
-    print(
-        '\n'.join(
-            grids.render('terminal', authors_curves.HEADERS, authors_curves.table_lines(run, curves), right=range(4))
-        )
-    )
-    print(authors_curves.beside(run, curves) or 'no validation yet that the authors have, too')
+        print(authors_curves.loss_verdict(run, curves) or "no iteration yet at which the authors' loss is known")
+    else:
+        lines = authors_curves.table_lines(run, curves)
+        print('\n'.join(grids.render('terminal', authors_curves.HEADERS, lines, right=range(4))))
+        print(authors_curves.beside(run, curves) or 'no validation yet that the authors have, too')
     if args.out:
-        print(figures.save(authors_curves.draw(run, curves), args.out, args.overwrite))
+        draw = authors_curves.draw_loss if args.loss else authors_curves.draw
+        print(figures.save(draw(run, curves), args.out, args.overwrite))

@@ -126,3 +126,50 @@ def test_a_run_that_did_not_log_the_entropy_is_told_how(tmp_path):
     detector = write_run(tmp_path / 'mine', [0.2], length=12, key='coco/bbox_mAP')
     with pytest.raises(UserValueError, match='no loss'):
         authors_curves.loss_lines(*authors_curves.read(detector, 'configs/rm/atss_r50_fpn_1x_coco.py'))
+
+
+def first_epoch(folder, loss, until=300):
+    """A run of the first epoch whose loss, with all its parts, is the same in every iteration."""
+    records = [
+        dict(lr=0.1, time=0.5, epoch=1, iter=step, step=step, loss=loss - 0.3, loss_consistency=0.1, rm_entropy=0.2)
+        for step in range(10, until + 1, 10)
+    ]
+    return write_session(folder, '20260101_000000', records, settings(300))
+
+
+def test_a_loss_is_judged_by_the_spread_of_the_authors_runs(tmp_path):
+    """At iteration 300 they had 2.0554, 2.0702 and 2.0443."""
+    config = 'configs/rm/pyramidnet200_2xb32_cifar10.py'
+    mean = (2.0554 + 2.0702 + 2.0443) / 3
+    near = authors_curves.loss_verdict(*authors_curves.read(first_epoch(tmp_path / 'near', 2.06), config))
+    assert near.startswith('epoch 1, iteration 300: 2.060, +0.2 % from their mean; within what 3 runs let expect')
+    far = authors_curves.loss_verdict(*authors_curves.read(first_epoch(tmp_path / 'far', 2.2), config))
+    assert '+7.0 % from their mean; outside what 3 runs' in far
+    curves = authors_curves.curves_of(config)
+    reach = curves.loss_reach(1, 300)
+    assert f'{mean - reach:.3f} to {mean + reach:.3f}' in far
+    # Student's t with two degrees of freedom is 4.303; of three runs the deviation is about half the range.
+    assert 0.04 < reach < 0.1
+    early = authors_curves.read(first_epoch(tmp_path / 'early', 2.2, until=50), config)
+    assert authors_curves.loss_verdict(*early) is None and authors_curves.loss_lines(*early) == []
+
+
+def test_one_run_of_the_authors_has_no_spread(tmp_path):
+    found = authors_curves.read(first_epoch(tmp_path / 'one', 7.6), 'configs/rm/resnet50_8xb64_in1k.py')
+    assert authors_curves.loss_verdict(*found).endswith('one run has no spread to judge it by')
+    assert len(authors_curves.draw_loss(*found).axes) == 1
+
+
+def test_the_tool_draws_the_loss_over_theirs(tmp_path, monkeypatch, capsys):
+    folder = first_epoch(tmp_path / 'rm' / 'pyramidnet200_2xb32_cifar10' / 'seed27', 2.06)
+    monkeypatch.setattr(sys, 'argv', [str(TOOL), str(folder), str(tmp_path / 'loss.png'), '--loss'])
+    monkeypatch.setattr(sys, 'path', list(sys.path))
+    runpy.run_path(str(TOOL), run_name='__main__')
+    assert 'within what 3 runs let expect' in capsys.readouterr().out
+    assert (tmp_path / 'loss.png').stat().st_size > 10_000
+
+
+def test_a_loss_that_is_not_begun_cannot_be_drawn(tmp_path):
+    folder = write_session(tmp_path / 'none', '20260101_000000', [], settings(300))
+    with pytest.raises(UserValueError, match='has not begun an epoch'):
+        authors_curves.draw_loss(*authors_curves.read(folder, 'configs/rm/pyramidnet200_2xb32_cifar10.py'))

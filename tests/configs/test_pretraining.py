@@ -114,6 +114,19 @@ def test_siblings_differ_only_in_what_the_regulariser_changes(name):
     assert differ and all(key.startswith(allowed) for key in differ), differ
 
 
+def test_the_authors_own_cifar10_run_differs_in_processes_and_in_what_is_logged():
+    """Two processes of 32 that draw the same boxes; the recipe is that of the table's cell."""
+    base, own = (flat(load(f'rm/pyramidnet200_{batch}_cifar10').to_dict()) for batch in ('1xb64', '2xb32'))
+    differ = {key: own[key] for key in own if own[key] != base.get(key, 'none')}
+    assert differ == {
+        'train_dataloader.batch_size': 32,
+        'randomness.diff_rank_seed': False,
+        'model.head.log_entropy': True,
+        'default_hooks.logger.interval': 10,
+        'custom_hooks.4.type': 'ChannelsLastHook',
+    }
+
+
 @pytest.mark.parametrize('name', PAPER + LAYERS + MORE + STEPS)
 def test_every_config_follows_the_published_recipe(name):
     cfg = load(name)
