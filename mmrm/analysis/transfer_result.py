@@ -53,16 +53,16 @@ def shipped_results() -> List[dict]:
 
 
 def single_run_noise(results: Sequence[dict], task: str, mode: str) -> Optional[float]:
-    """By how much two single runs of one method differ at most, 19 times in 20; None without two seeds of a method.
+    """By how much two single runs of one method differ at most, 19 times in 20; None without two seeds of a method."""
+    cells = (cell(results, task, mode, method) for method in METHODS)
+    return noise_of([[result['value'] for result in found.values()] for found in cells])
 
-    From the standard deviation over seeds, pooled over the methods.
-    """
-    squares, freedom = 0.0, 0
-    for method in METHODS:
-        values = [result['value'] for result in cell(results, task, mode, method).values()]
-        if len(values) > 1:
-            squares += statistics.variance(values) * (len(values) - 1)
-            freedom += len(values) - 1
+
+def noise_of(values_of_methods: Sequence[Sequence[float]]) -> Optional[float]:
+    """:func:`single_run_noise` of each method's values: from their standard deviation, pooled over the methods."""
+    several = [values for values in values_of_methods if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
     return 1.96 * math.sqrt(2 * squares / freedom) if freedom else None
 
 

@@ -21,4 +21,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         '--jobs', type=positive, help='processes at once, one core each (default: all cores, at most 4)'
     )
     parser.add_argument('--quick', action='store_true', help='a few photographs and one epoch each; learns nothing')
+    parser.add_argument(
+        '--no-download',
+        dest='download',
+        action='store_false',
+        help='do not fetch CIFAR-10 (139 MB) for the small images; without it they are left out',
+    )
     run_demo(**vars(parser.parse_args(argv)))

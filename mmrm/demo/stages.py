@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -22,17 +21,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..experiments.processes import Start, clock, cores, run_side_by_side
+from ..experiments.processes import Start, clock, cores, environment, run_side_by_side
 from ..utils import paths
-from ..utils.errors import UserError, UserFileError, UserValueError
+from ..utils.errors import UserError, UserFileError, UserValueError, one_line
 from ..utils.files import LockedError, locked, write_text
 from ..utils.runs import Logged, merge_sessions
 from ..version import __version__
+from . import small_images
 from .config import find_config, read_config
 from .photographs import COUNTS, FILE, make_photographs
-from .verdict import measured_noise, verdict
+from .verdict import measured_noise, small_noise, small_verdict, verdict
 
 QUICK = dict(train=16, val=4)  # photographs
+QUICK_IMAGES = 20  # of CIFAR-10
 LOCK = '.demo.lock'
 
 
@@ -75,7 +76,12 @@ STAGES = [
     *_downstream('atss', 'coco/bbox_mAP', 100),
     *_downstream('pspnet', 'mIoU', 1),
 ]
-ROWS = {'pretrain': 'single cells: top-1', 'atss': 'ATSS: box AP', 'pspnet': 'PSPNet: mIoU'}
+ROWS = {
+    'pretrain': 'single cells: top-1',
+    'atss': 'ATSS: box AP',
+    'pspnet': 'PSPNet: mIoU',
+    'small': f'CIFAR-10 at {small_images.SHOWN} x {small_images.SHOWN}: top-1',
+}
 COLUMNS = {'baseline': 'baseline', 'cutmix': 'CutMix', 'rm': 'RM'}
 
 
@@ -85,6 +91,7 @@ def run_demo(
     jobs: Optional[int] = None,
     quick: bool = False,
     console: Optional[Console] = None,
+    download: bool = True,
 ) -> dict:
     """Run what is not done yet, then write and print the table, draw the picture and write the report.
 
@@ -93,6 +100,7 @@ def run_demo(
         jobs: How many processes run at once. Defaults to the number of cores, at most 4.
         quick: A few photographs and one epoch each: every step runs, but nothing is learnt.
         console: Where to print. Defaults to the terminal.
+        download: Whether to fetch CIFAR-10 if it is not there; not with ``quick``.
 
     Returns:
         dict: The results by stage name, as in ``results.json``.
@@ -109,10 +117,17 @@ def run_demo(
         counts = QUICK if quick else COUNTS
         plan = Plan(work_dir, counts, quick)
         remake_photographs(work_dir / 'photographs', counts, console)
-        ran = run_stages(plan, jobs, console)
-        results = {stage.name: plan.read(stage) for stage in STAGES}
+        with small_images.fetched(work_dir, download and not quick) as fetched:
+            ran = run_stages(plan, jobs, console)
+            with console.status('Classifying small images'):
+                small, missing = on_small_images(plan, fetched())
+        results = {**{stage.name: plan.read(stage) for stage in STAGES}, **small}
         table, noise = make_table(results), measured_noise()
-        said = [method_line(results['pretrain/rm']), *verdict(results, noise)]
+        said = [
+            method_line(results['pretrain/rm']),
+            *verdict(results, noise),
+            small_verdict(results, small_noise(small_images.SHOWN)) if small else small_images.left_out(missing),
+        ]
         write_text(work_dir / 'results.json', json.dumps(results, indent=2) + '\n', overwrite=True)
         write_text(work_dir / 'table.md', table_as_markdown(table, said, quick), overwrite=True)
         picture = work_dir / 'picture.png'
@@ -134,6 +149,17 @@ def run_demo(
 
         beside(work_dir, lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False))
     return results
+
+
+def on_small_images(plan: 'Plan', missing: str) -> Tuple[Dict[str, dict], str]:
+    """The results of :mod:`mmrm.demo.small_images`; without them, why they are missing."""
+    files = {method: weights_file(method) for method in COLUMNS}
+    made_of = [{method: hash_of(file) for method, file in files.items()}, versions(), plan.quick, small_images.SIDES]
+    images = QUICK_IMAGES if plan.quick else small_images.IMAGES
+    try:
+        return small_images.results(plan.work_dir, files, stamp_of(made_of), missing, images), missing
+    except UserError as error:  # broken data; it must not take the rest with it
+        return {}, one_line(error)
 
 
 @contextlib.contextmanager
@@ -215,7 +241,7 @@ class Plan:
                 versions(),
                 stage.weights and hash_of(weights_file(stage.weights)),
             ]
-            self.stamps[stage.name] = hashlib.sha256(json.dumps(made_of, default=str).encode()).hexdigest()[:16]
+            self.stamps[stage.name] = stamp_of(made_of)
 
     def folder(self, stage: Stage) -> Path:
         return self.work_dir / stage.name
@@ -293,17 +319,8 @@ class Process:
         Raises:
             UserError: If it failed.
         """
-        # One thread each makes a run the same on every number of cores; the parent's number ends a child with it.
-        modules = os.pathsep.join(filter(None, [str(paths.PACKAGE.parent), os.environ.get('PYTHONPATH')]))
-        env = dict(
-            os.environ,
-            OMP_NUM_THREADS='1',
-            MKL_NUM_THREADS='1',
-            MMRM_PARENT=str(os.getpid()),
-            PYTHONUNBUFFERED='1',
-            PYTHONPATH=modules,
-            **self.plan.environment(self.stage),
-        )
+        # One thread each makes a run the same on every number of cores.
+        env = environment(OMP_NUM_THREADS='1', MKL_NUM_THREADS='1', **self.plan.environment(self.stage))
         command = self.plan.command(self.stage)
         with open(self.log, 'ab') as log:
             process = start(command, cwd=self.plan.work_dir, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -462,18 +479,21 @@ def make_table(results: Dict[str, dict]) -> List[List[str]]:
         return f'{known["seconds"]:.0f} s' + (' *' if known.get('resumed') else '') if 'seconds' in known else ''
 
     rows = [['', *COLUMNS.values()]]
-    for key, title in ROWS.items():
-        rows.append([title, *(cell(f'{key}/{column}') for column in COLUMNS)])
-    for key, title in ROWS.items():
-        rows.append([f'{title.split(":")[0]}: time', *(seconds(f'{key}/{column}') for column in COLUMNS)])
+    known = [key for key in ROWS if any(f'{key}/{column}' in results for column in COLUMNS)]
+    for key in known:
+        rows.append([ROWS[key], *(cell(f'{key}/{column}') for column in COLUMNS)])
+    for key in known:
+        times = [seconds(f'{key}/{column}') for column in COLUMNS]
+        if any(times):
+            rows.append([f'{ROWS[key].split(":")[0]}: time', *times])
     return rows
 
 
 def table_for_console(rows: List[List[str]]) -> Table:
     """The table for a terminal."""
-    table = Table(*rows[0], title='Held-out photographs, in percent, by where the frozen backbone comes from')
-    for row in rows[1:]:
-        table.add_row(*row, end_section=row[0].startswith('PSPNet'))
+    table = Table(*rows[0], title='Held-out images, in percent, by where the frozen backbone comes from')
+    for row, after in zip(rows[1:], [*rows[2:], ['']]):
+        table.add_row(*row, end_section=after[0].endswith('time') and not row[0].endswith('time'))
     return table
 
 
@@ -483,8 +503,9 @@ def table_as_markdown(rows: List[List[str]], said: List[str], quick: bool = Fals
     lines.insert(1, '|---' + '|---:' * (len(rows[0]) - 1) + '|')
     lines += [
         '',
-        'Held-out photographs, in percent, by where the frozen backbone comes from; the single cells are learnt from '
-        'scratch. A star marks a time that leaves out what ran before an interruption.',
+        'Held-out images, in percent, by where the frozen backbone comes from; the single cells are learnt from '
+        'scratch; CIFAR-10 is classified by the pretrained networks themselves. A star marks a time that leaves '
+        'out what ran before an interruption.',
         '',
         *(f'- {line}' for line in said),
     ]
@@ -516,6 +537,11 @@ def hash_of(file: Path) -> str:
             f'{file} is missing. It is a part of mmrm and of its checkout: install or check it out again.'
         )
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def stamp_of(made_of: list) -> str:
+    """A short name of all that a result is made of."""
+    return hashlib.sha256(json.dumps(made_of, default=str).encode()).hexdigest()[:16]
 
 
 def versions() -> Dict[str, str]:

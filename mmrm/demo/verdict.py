@@ -2,7 +2,8 @@
 
 from typing import Dict, List, Optional
 
-from ..analysis.transfer_result import shipped_results, single_run_noise
+from ..analysis.transfer_result import alone, noise_of, shipped_results, single_run_noise
+from ..experiments.transfer import METHODS
 
 NAMES = {'atss': 'ATSS', 'pspnet': 'PSPNet'}
 # Network -> the task of docs/transfer.md that is nearest to the demo's, and its data in words.
@@ -20,6 +21,13 @@ def measured_noise(results: Optional[List[dict]] = None) -> Dict[str, Optional[f
     return {network: single_run_noise(results, task, 'frozen') for network, (task, _) in NEAREST.items()}
 
 
+def small_noise(side: int, results: Optional[List[dict]] = None) -> Optional[float]:
+    """The same for top-1 on whole images of that side in pixels."""
+    results = shipped_results() if results is None else results
+    seeds = (alone(results, method).get(side, {}) for method in METHODS)
+    return noise_of([[result['value'] for result in found.values()] for found in seeds])
+
+
 def verdict(results: Dict[str, dict], noise: Dict[str, Optional[float]]) -> List[str]:
     """A sentence or two for each network: RM's differences, and whether they are within the noise of single runs.
 
@@ -29,19 +37,28 @@ def verdict(results: Dict[str, dict], noise: Dict[str, Optional[float]]) -> List
     """
     lines = []
     for network, name in NAMES.items():
-        limit, parts = noise.get(network), []
-        for other, words in OTHERS.items():
-            # As the table shows them, so that its readers find the same difference.
-            mine, its = (round(results[f'{network}/{key}']['value'], 1) for key in ('rm', other))
-            found = round(mine - its, 1)
-            place = '' if limit is None else ' (within noise)' if abs(found) <= limit else ' (beyond noise)'
-            parts.append(f'{found:+.1f} against {words}{place}')
-        if limit is None:
-            known = 'A single run tells little: docs/transfer.md compares several.'
-        else:
-            known = (
-                f'Noise: two single runs of one method differ by up to {limit:.1f} points, 19 times in 20 '
-                f'(docs/transfer.md, {NEAREST[network][1]}).'
-            )
-        lines.append(f'{name}: RM has {" and ".join(parts)}. {known}')
+        lines.append(f'{name}: {_sentence(network, results, noise.get(network), NEAREST[network][1])}')
     return lines
+
+
+def small_verdict(results: Dict[str, dict], noise: Optional[float]) -> str:
+    """The same for whole images, shrunk; ``results`` has 'small/...', ``noise`` is of :func:`small_noise`."""
+    return f'Small images, nothing pasted: {_sentence("small", results, noise, "the control")}'
+
+
+def _sentence(row: str, results: Dict[str, dict], limit: Optional[float], where: str) -> str:
+    parts = []
+    for other, words in OTHERS.items():
+        # As the table shows them, so that its readers find the same difference.
+        mine, its = (round(results[f'{row}/{key}']['value'], 1) for key in ('rm', other))
+        found = round(mine - its, 1)
+        place = '' if limit is None else ' (within noise)' if abs(found) <= limit else ' (beyond noise)'
+        parts.append(f'{found:+.1f} against {words}{place}')
+    if limit is None:
+        known = 'A single run tells little: docs/transfer.md compares several.'
+    else:
+        known = (
+            f'Noise: two single runs of one method differ by up to {limit:.1f} points, 19 times in 20 '
+            f'(docs/transfer.md, {where}).'
+        )
+    return f'RM has {" and ".join(parts)}. {known}'

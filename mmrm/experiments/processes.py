@@ -6,6 +6,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from threading import Event
 from typing import Callable, Dict, List, Sequence, TypeVar
 
+from ..utils.paths import PACKAGE
+
 Task = TypeVar('Task')
 Start = Callable[..., subprocess.Popen]
 PATIENCE = 60  # seconds that a process has to save and end by itself after SIGTERM
@@ -75,6 +77,12 @@ def _end(processes: Sequence[subprocess.Popen]) -> None:
             process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
+
+
+def environment(**variables: str) -> dict:
+    """The variables of a process that this one starts: it finds this mmrm, and ends with this process."""
+    modules = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get('PYTHONPATH')]))
+    return dict(os.environ, PYTHONPATH=modules, MMRM_PARENT=str(os.getpid()), PYTHONUNBUFFERED='1', **variables)
 
 
 def cores() -> int:
