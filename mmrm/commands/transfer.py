@@ -46,6 +46,11 @@ def parser() -> argparse.ArgumentParser:
         action='store_true',
         help='test on held-out training data, to choose settings by; results go to pilot.jsonl',
     )
+    parser.add_argument(
+        '--shipped',
+        action='store_true',
+        help="seed 0: fine-tune the package's own backbones (float16; none of mixup) instead of pretraining them",
+    )
     options.add(parser, 'work_dirs/transfer', 'all fine-tunings')
     return parser
 
@@ -94,12 +99,18 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     # Seed by seed, so that a comparison is there as early as can be.
     for seed in dict.fromkeys(trial.seed for trial in trials):
         mine = [trial for trial in trials if trial.seed == seed]
-        runs = transfer.plan(mine, args.tasks, args.modes, root, args.cfg_options, args.device, args.pilot)
+        runs = transfer.plan(
+            mine, args.tasks, args.modes, root, args.cfg_options, args.device, args.pilot, args.shipped
+        )
         left = transfer.unknown(runs, results, args.pilot)
         console.print(
             f'seed {seed}: {len(runs)} fine-tunings, {len(runs) - len(left)} finished already', highlight=False
         )
         needed = [trial for trial in mine if any(run.pretraining is trial for run in left)]
+        taken = [trial for trial in needed if args.shipped and transfer.is_shipped(trial)]
+        for trial in taken:
+            transfer.backbone_of(trial, shipped=True)
+        needed = [trial for trial in needed if trial not in taken]
         waiting = [trial for trial in needed if not transfer.backbone_file(trial).is_file()]
         if waiting and not jobs.run_with_progress(waiting, number, cpu, console, pretrained):
             sys.exit(1)

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from ..experiments.processes import Start, clock, cores, environment, run_side_by_side
+from ..experiments.transfer import shipped_weights
 from ..utils import paths
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line
 from ..utils.files import LockedError, locked, write_text
@@ -39,7 +40,7 @@ LOCK = '.demo.lock'
 
 def weights_file(method: str) -> Path:
     """The shipped backbone of a pretraining on CIFAR-10, a classifier in float16."""
-    return paths.PACKAGE / 'zoo' / f'resnet18-w16_cifar10-250_{method}.safetensors'
+    return shipped_weights(method)
 
 
 @dataclasses.dataclass(frozen=True)

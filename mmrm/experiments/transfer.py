@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
 from ..utils.errors import UserFileError, UserValueError
-from ..utils.paths import find, find_config, home
+from ..utils.paths import PACKAGE, find, find_config, home
 from ..utils.runs import merge_sessions, read_run
 from ..version import __version__
 from ..weights.export import export_backbone
@@ -110,12 +110,14 @@ class Transfer(jobs.Job):
         task (str): One of :data:`TASKS`.
         mode (str): One of :data:`MODES`.
         pretraining (Trial): The run that its backbone comes from.
+        backbone (Path): The file of its backbone.
         **kwargs: As for :class:`mmrm.experiments.jobs.Job`.
     """
 
     task: str = ''
     mode: str = ''
     pretraining: Optional[cifar10.Trial] = None
+    backbone: Path = Path()
 
     @property
     def method(self) -> str:
@@ -160,10 +162,20 @@ def check_data(tasks: Sequence[str], data: Union[str, Path] = 'data') -> None:
         make_scenes(find(Path(data)) / 'scenes', find(Path(data)) / 'cifar10')
 
 
-def backbone_file(trial: cifar10.Trial) -> Path:
-    """Where the backbone of a pretraining is kept."""
+def shipped_weights(method: str) -> Path:
+    """The classifier that comes with the package: of seed 0, rounded to float16; there is none of Mixup."""
+    return PACKAGE / 'zoo' / f'resnet18-w16_cifar10-250_{method}.safetensors'
+
+
+def is_shipped(trial: cifar10.Trial) -> bool:
+    """Whether the classifier of a pretraining comes with the package."""
+    return trial.seed == 0 and shipped_weights(trial.method).is_file()
+
+
+def backbone_file(trial: cifar10.Trial, shipped: bool = False) -> Path:
+    """Where the backbone of a pretraining is kept; ``shipped`` for the one that is taken from the package."""
     root = trial.work_dir.parents[2]
-    return root / 'backbones' / f'{trial.method}-seed{trial.seed}.pth'
+    return root / 'backbones' / f'{trial.method}-seed{trial.seed}{"-shipped" if shipped else ""}.pth'
 
 
 def alone_file(trial: cifar10.Trial) -> Path:
@@ -171,14 +183,14 @@ def alone_file(trial: cifar10.Trial) -> Path:
     return backbone_file(trial).with_suffix('.json')
 
 
-def backbone_of(trial: cifar10.Trial) -> Path:
-    """The backbone of a finished pretraining, exported once."""
-    file = backbone_file(trial)
+def backbone_of(trial: cifar10.Trial, shipped: bool = False) -> Path:
+    """The backbone of a finished pretraining, or the one that comes with the package, exported once."""
+    file = backbone_file(trial, shipped)
     if not file.is_file():
-        if not trial.finished():
+        if not shipped and not trial.finished():
             raise UserFileError(f'the pretraining {trial.name} in {trial.work_dir} is not finished.')
         file.parent.mkdir(parents=True, exist_ok=True)
-        export_backbone(trial.checkpoints()[trial.epochs], file)
+        export_backbone(shipped_weights(trial.method) if shipped else trial.checkpoints()[trial.epochs], file)
     return file
 
 
@@ -190,6 +202,7 @@ def plan(
     options: dict,
     device: str = 'cpu',
     pilot: bool = False,
+    shipped: bool = False,
 ) -> List[Transfer]:
     """The fine-tunings of pretrainings, none of them started.
 
@@ -201,6 +214,7 @@ def plan(
         options: Settings for all of them, ``{'a.b': value}``.
         device: 'cpu' or 'cuda'.
         pilot: Whether to test on held-out training data, to choose settings by. Such runs have folders of their own.
+        shipped: Whether to take the backbones from the package where it has them (:func:`is_shipped`).
 
     Raises:
         UserError: If a name is unknown or a folder holds a run with other settings.
@@ -209,19 +223,23 @@ def plan(
     for trial in trials:
         for task in dict.fromkeys(tasks):
             for mode in dict.fromkeys(modes):
-                runs.append(_run(trial, jobs.one_of('task', task, list(TASKS)), mode, root, options, device, pilot))
+                backbone = backbone_file(trial, shipped and is_shipped(trial))
+                jobs.one_of('task', task, list(TASKS))
+                runs.append(_run(trial, backbone, task, mode, root, options, device, pilot))
                 jobs.check_same(runs[-1])
     return runs
 
 
-def _run(trial: cifar10.Trial, task: str, mode: str, root: Path, options: dict, device: str, pilot: bool) -> Transfer:
+def _run(
+    trial: cifar10.Trial, backbone: Path, task: str, mode: str, root: Path, options: dict, device: str, pilot: bool
+) -> Transfer:
     own = MODES[jobs.one_of('mode', mode, list(MODES))]
     if set(own) & set(options):
         raise UserValueError(f'--cfg-options cannot set {", ".join(own)}: the mode {mode} sets it')
     if pilot:
         data = str(find(os.environ.get('MMRM_DATA', 'data')))
         own = {**own, **{key: value.replace('{data}', data) for key, value in TASKS[task].pilot.items()}}
-    start = {'model.init_cfg.type': 'StrictPretrained', 'model.init_cfg.checkpoint': str(backbone_file(trial))}
+    start = {'model.init_cfg.type': 'StrictPretrained', 'model.init_cfg.checkpoint': str(backbone)}
     config = find_config(f'configs/transfer/{TASKS[task].config}.py')
     cfg = jobs.merged_config(config, {**own, **options, **start})
     # What it is, not where it lies, nor how its last bits were rounded.
@@ -240,6 +258,7 @@ def _run(trial: cifar10.Trial, task: str, mode: str, root: Path, options: dict, 
         task=task,
         mode=mode,
         pretraining=trial,
+        backbone=backbone,
     )
 
 
@@ -247,8 +266,8 @@ def _run(trial: cifar10.Trial, task: str, mode: str, root: Path, options: dict, 
 def result_of(run: Transfer) -> dict:
     """What a finished run found: all metrics of its last validation in percent, its time, and facts of its backbone.
 
-    These are its hash, the pretraining's top-1 on CIFAR-10's test images, and that on 2000 of them shrunk to a side in
-    pixels, with nothing pasted.
+    These are its hash, whether it was the shipped one, the pretraining's top-1 on CIFAR-10's test images, and that on
+    2000 of them shrunk to a side in pixels, with nothing pasted.
     """
     found, trial = read_run(run.work_dir), run.pretraining
     assert trial is not None
@@ -271,7 +290,8 @@ def result_of(run: Transfer) -> dict:
         value=round(run.validations()[run.epochs] * scale, 3),
         metrics=metrics,
         fingerprint=run.fingerprint,
-        backbone=tensor_hash(read_weights(backbone_file(trial)).tensors),
+        backbone=tensor_hash(read_weights(run.backbone).tensors),
+        **(dict(shipped=True) if run.backbone == backbone_file(trial, shipped=True) else {}),
         pretrained=trial.validations().get(trial.epochs),
         alone=json.loads(alone.read_text()) if alone.is_file() else {},
         hours=round(found.training.get('hours', 0.0), 3),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
+from safetensors.torch import load_file
 
 from mmrm.analysis import transfer_result as analysis
 from mmrm.commands import transfer as command
@@ -258,6 +259,25 @@ def test_the_command_refuses_unknown_names_and_says_what_would_run(tmp_path, dat
     assert 'resnet18-w16_1xb64_cifar10-250.py' in capsys.readouterr().out
     with pytest.raises(UserValueError, match='unknown method'):
         transfer.pretrainings(['puzzlemix'], [0], tmp_path, 'cpu')
+
+
+def test_the_shipped_backbones_stand_for_seed_0_and_are_told_apart(tmp_path, data):
+    first, second, mixup = trial(tmp_path), trial(tmp_path, seed=1), trial(tmp_path, method='mixup')
+    assert [transfer.is_shipped(each) for each in (first, second, mixup)] == [True, False, False]
+    own, taken, other = (
+        transfer.plan([each], ['pspnet-scenes'], ['tuned'], tmp_path, {}, shipped=shipped)[0]
+        for each, shipped in ((first, False), (first, True), (second, True))
+    )
+    # The same protocol: only the last bits of the backbone differ.
+    assert taken.fingerprint == own.fingerprint and taken.backbone != own.backbone == transfer.backbone_file(first)
+    assert other.backbone == transfer.backbone_file(second)
+    file = transfer.backbone_of(first, shipped=True)
+    assert file == taken.backbone and not own.backbone.exists()
+    given = load_file(transfer.shipped_weights('rm'))
+    found = torch.load(file, weights_only=True)['state_dict']
+    assert found and all(torch.equal(value, given[f'backbone.{name}']) for name, value in found.items())
+    with pytest.raises(UserFileError, match='is not finished'):
+        transfer.backbone_of(second)
 
 
 @pytest.mark.slow
