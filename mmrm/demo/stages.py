@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..experiments.processes import Start, clock, cores, environment, run_side_by_side
+from ..experiments.processes import Start, clock, cores, environment, on_cpu, run_side_by_side
 from ..experiments.transfer import shipped_weights
 from ..utils import paths
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line
@@ -321,7 +321,7 @@ class Process:
             UserError: If it failed.
         """
         # One thread each makes a run the same on every number of cores.
-        env = environment(OMP_NUM_THREADS='1', MKL_NUM_THREADS='1', **self.plan.environment(self.stage))
+        env = environment(**on_cpu(threads=1), **self.plan.environment(self.stage))
         command = self.plan.command(self.stage)
         with open(self.log, 'ab') as log:
             process = start(command, cwd=self.plan.work_dir, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

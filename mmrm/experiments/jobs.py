@@ -31,7 +31,7 @@ from ..utils.files import RUN_LOCK, LockedError, lock_holder, locked, write_text
 from ..utils.paths import shipped
 from ..utils.runs import merge_sessions
 from ..utils.stopping import EXIT_STOPPED
-from .processes import Start, clock, run_side_by_side
+from .processes import Start, clock, on_cpu, run_side_by_side
 
 METRIC = 'accuracy/top1'
 JOB_LOCK = '.job.lock'  # of the one who starts a run; the run itself has RUN_LOCK
@@ -316,7 +316,7 @@ def _environments(jobs: int, gpus: int, cpu: bool) -> List[dict]:
         raise UserValueError(f'jobs={jobs} must be 1 or more')
     if cpu:
         threads = os.environ.get('OMP_NUM_THREADS') or str(max(1, (os.cpu_count() or 1) // jobs))
-        return [dict(OMP_NUM_THREADS=threads) for _ in range(jobs)]
+        return [on_cpu(threads) for _ in range(jobs)]
     if jobs == 1:
         return [{}]
     import torch

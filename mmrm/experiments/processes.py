@@ -4,7 +4,7 @@ import os
 import subprocess
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from threading import Event
-from typing import Callable, Dict, List, Sequence, TypeVar
+from typing import Callable, Dict, List, Sequence, TypeVar, Union
 
 from ..utils.paths import PACKAGE
 
@@ -77,6 +77,19 @@ def _end(processes: Sequence[subprocess.Popen]) -> None:
             process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
+
+
+# Large tensors come and go with every step; glibc would give their pages back each time, and the system empty new ones.
+# These keep them, in huge pages: the same numbers, sooner (benchmarks/allocator.py). Other C libraries ignore it.
+KEEP_MEMORY = dict(
+    THP_MEM_ALLOC_ENABLE='1', MALLOC_MMAP_MAX_='0', MALLOC_TRIM_THRESHOLD_=str(1 << 40), MALLOC_TOP_PAD_=str(1 << 28)
+)
+
+
+def on_cpu(threads: Union[int, str]) -> dict:
+    """The variables of a process that trains on the CPU; those that the user has set stay."""
+    kept = {key: os.environ.get(key, value) for key, value in KEEP_MEMORY.items()}
+    return dict(kept, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
 
 
 def environment(**variables: str) -> dict:

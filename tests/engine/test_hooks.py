@@ -2,12 +2,15 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from helpers import batch, classifier, step
 from mmengine.hooks import Hook
+from mmengine.model import MMDistributedDataParallel
+from mmengine.optim import OptimWrapper
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 from mmpretrain.structures import DataSample
@@ -253,3 +256,36 @@ def test_channels_last_changes_the_layout_and_only_rounding(tmp_path):
     assert not layouts[0] and layouts[-1]
     one, two = ([logged_losses(tmp_path / name)[step]['loss'] for step in (1, 2, 3)] for name in ('one', 'two'))
     assert one == pytest.approx(two, rel=1e-3)
+
+
+def test_channels_last_leaves_the_gradients_of_several_processes_in_one_layout(tmp_path):
+    """torch warns where a gradient's layout is not that of its bucket."""
+    torch.distributed.init_process_group('gloo', init_method=f'file://{tmp_path}/store', rank=0, world_size=1)
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        told = {}
+        for late in (False, True):
+            model = MMDistributedDataParallel(classifier(), device_ids=None, broadcast_buffers=False)
+            each = SimpleNamespace(
+                model=model,
+                cfg={},
+                wrap_model=lambda cfg, module: MMDistributedDataParallel(
+                    module, device_ids=None, broadcast_buffers=False
+                ),
+            )
+            if late:
+                model.to(memory_format=torch.channels_last)
+            else:
+                ChannelsLastHook().before_train(each)
+                assert each.model is not model and each.model.module is model.module
+            wrapper = OptimWrapper(torch.optim.SGD(each.model.parameters(), lr=0.01))
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter('always')
+                for _ in range(2):
+                    each.model.train_step(batch(), wrapper)
+            told[late] = [warning for warning in caught if 'Grad strides do not match' in str(warning.message)]
+    finally:
+        torch.set_warn_always(always)
+        torch.distributed.destroy_process_group()
+    assert told[True] and not told[False]

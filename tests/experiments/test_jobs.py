@@ -4,6 +4,8 @@ import fcntl
 import io
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -126,6 +128,20 @@ def test_an_interrupt_ends_the_running_ones(runs):
     assert runs[0].state() == 'new' and not runs[1].work_dir.exists()
     gate.unlink()
     assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
+
+
+def test_runs_on_the_cpu_share_its_cores_and_keep_their_memory(monkeypatch):
+    monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
+    monkeypatch.setattr(os, 'cpu_count', lambda: 5)
+    monkeypatch.setenv('MALLOC_TOP_PAD_', '7')  # the user's own
+    first, second = jobs._environments(2, 1, cpu=True)
+    assert first == second and first['OMP_NUM_THREADS'] == first['MKL_NUM_THREADS'] == '2'
+    assert {**processes.KEEP_MEMORY, 'MALLOC_TOP_PAD_': '7'}.items() <= first.items()
+    code = 'import os; print([os.environ[key] for key in sorted(os.environ) if key.startswith("MALLOC_")])'
+    told = subprocess.run(
+        [sys.executable, '-c', code], env=processes.environment(**first), capture_output=True, text=True
+    )
+    assert told.stdout.strip() == str(['0', '7', str(1 << 40)])
 
 
 def test_jobs_have_gpus_of_their_own_or_are_refused(runs, monkeypatch):
