@@ -36,16 +36,43 @@ echo "mmrm: setting up $venv with the $stack packages (once, a few minutes, abou
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 # Every package at the version the tests ran with, and no file but those whose hash is in the lock (tools/lock.sh).
+locked_pip() { pip install --progress-bar off --require-hashes --no-build-isolation "$@"; }
+failed() {
+    echo "error: the packages of requirements/lock-$1.txt could not be installed; pip says why, above" >&2
+    exit 1
+}
 locked() {
-    local lock=requirements/lock-$1.txt
+    local name=$1
     shift
-    if ! pip install --progress-bar off --require-hashes --no-build-isolation "$@" -r "$root/$lock"; then
-        echo "error: the packages of $lock could not be installed; pip says why, above" >&2
-        exit 1
+    locked_pip "$@" -r "$root/requirements/lock-$name.txt" || failed "$name"
+}
+# pip unpacks on one core, and half of it are torch's CUDA libraries: these in a process of their own. A lock names all packages, so
+# neither has to look for more.
+locked_side_by_side() {
+    local name=$1 parts=$venv/mmrm-parts cuda
+    mkdir -p "$parts"
+    rm -f "$parts"/*
+    awk -v folder="$parts" '
+        /^[^ #]/ { part = /^(cuda|nvidia)-[a-z0-9-]+==/ ? "cuda" : "others" }
+        part { print > (folder "/" part ".txt") }' "$root/requirements/lock-$name.txt"
+    touch "$parts/cuda.txt" "$parts/others.txt"
+    locked_pip --no-deps -r "$parts/cuda.txt" > "$parts/cuda.log" 2>&1 &
+    cuda=$!
+    trap 'kill "$cuda" 2> /dev/null || true' EXIT
+    locked_pip --no-deps -r "$parts/others.txt" || failed "$name"
+    echo "mmrm: waiting for torch's CUDA libraries"
+    if ! wait "$cuda"; then
+        cat "$parts/cuda.log" >&2
+        failed "$name"
     fi
+    trap - EXIT
+    rm -r "$parts"
 }
 locked build
-locked "$stack"
+case $stack in
+    openmmlab) locked_side_by_side "$stack" ;;
+    onedl) locked "$stack" ;;  # has packages that are built, and look for torch
+esac
 pip install --progress-bar off --no-build-isolation --no-deps -e "$root"
 # opencv-python needs the system's libGL; its headless twin has the same module without windows.
 if ! "$venv/bin/python" -c 'import cv2' 2>/dev/null; then

@@ -1,5 +1,6 @@
 """The locks: every package pinned and hashed, and a set-up that stops at a file with another hash."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -94,18 +95,25 @@ def test_what_builds_is_the_same_in_every_lock():
         assert build.items() <= chosen(read_lock(f'lock-{stack}.txt'), '3.11').items()
 
 
+def write_wheel(folder: Path, name: str) -> Path:
+    """A package with one empty file, version 1.0."""
+    start = f'{name.replace("-", "_")}-1.0'
+    wheel = folder / f'{start}-py3-none-any.whl'
+    with zipfile.ZipFile(wheel, 'w') as file:
+        file.writestr(f'{name}.py', '')
+        file.writestr(f'{start}.dist-info/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n')
+        file.writestr(f'{start}.dist-info/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+        file.writestr(f'{start}.dist-info/RECORD', '')
+    return wheel
+
+
 def checkout_with_lock(folder: Path, hashed: str) -> Path:
     """A checkout whose first lock asks for one small package, which is in ``folder / 'wheels'``."""
     for name in ('tools', 'requirements', 'wheels'):
         (folder / name).mkdir()
     shutil.copy(shipped() / 'tools/setup_env.sh', folder / 'tools')
     (folder / 'setup.py').touch()
-    wheel = folder / 'wheels' / 'small-1.0-py3-none-any.whl'
-    with zipfile.ZipFile(wheel, 'w') as file:
-        file.writestr('small.py', '')
-        file.writestr('small-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\nName: small\nVersion: 1.0\n')
-        file.writestr('small-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
-        file.writestr('small-1.0.dist-info/RECORD', '')
+    write_wheel(folder / 'wheels', 'small')
     (folder / 'requirements/lock-build.txt').write_text(f'small==1.0 --hash=sha256:{hashed}\n')
     return folder
 
@@ -121,6 +129,37 @@ def test_setup_stops_at_a_file_with_another_hash(tmp_path):
         'error: the packages of requirements/lock-build.txt could not be installed; pip says why, above'
     )
     assert not (tmp_path / 'venv/mmrm-ready').exists()
+
+
+@pytest.mark.parametrize('wrong', [None, 'nvidia-cublas', 'small'])
+def test_the_cuda_libraries_and_the_rest_are_installed_side_by_side_or_setup_stops(wrong, tmp_path):
+    root = checkout_with_lock(tmp_path, hashed='0' * 64)
+    (root / 'requirements/lock-build.txt').write_text('')
+    lock = ['# by a machine']
+    for name in ('small', 'nvidia-cublas'):
+        wheel = write_wheel(root / 'wheels', name)
+        digest = '0' * 64 if name == wrong else hashlib.sha256(wheel.read_bytes()).hexdigest()
+        lock += [
+            f"{name}==1.0 ; python_version > '3' \\",
+            f'    --hash=sha256:{"1" * 64} \\',
+            f'    --hash=sha256:{digest}',
+        ]
+    (root / 'requirements/lock-openmmlab.txt').write_text('\n'.join(lock) + '\n')
+    environment = {**os.environ, 'PIP_NO_INDEX': '1', 'PIP_FIND_LINKS': str(root / 'wheels'), 'PYTHON': sys.executable}
+    environment.update(MMRM_VENV=str(tmp_path / 'venv'), PIP_CONFIG_FILE=os.devnull)
+    run = subprocess.run(['bash', str(root / 'tools/setup_env.sh')], capture_output=True, text=True, env=environment)
+    (packages,) = (tmp_path / 'venv').glob('lib/python*/site-packages')
+    there = {name for name in ('small', 'nvidia-cublas') if (packages / f'{name}.py').is_file()}
+    if wrong is None:
+        assert there == {'small', 'nvidia-cublas'}, run.stderr
+        assert 'could not be installed' not in run.stderr and not (tmp_path / 'venv/mmrm-parts').exists()
+    else:
+        assert run.returncode == 1 and wrong not in there
+        assert 'DO NOT MATCH THE HASHES' in run.stderr and f'{wrong}==1.0' in run.stderr
+        assert run.stderr.strip().endswith(
+            'error: the packages of requirements/lock-openmmlab.txt could not be installed; pip says why, above'
+        )
+        assert not (tmp_path / 'venv/mmrm-ready').exists()
 
 
 @pytest.mark.parametrize('version, allowed', [('3.9', ''), ('3.10', STACKS), ('3.14', 'openmmlab'), ('3.15', '')])
