@@ -118,7 +118,9 @@ def run_demo(
         counts = QUICK if quick else COUNTS
         plan = Plan(work_dir, counts, quick)
         remake_photographs(work_dir / 'photographs', counts, console)
-        with small_images.fetched(work_dir, download and not quick) as fetched:
+        # Only beside a training: a call that shows the table again must not wait for a network that is not there.
+        wanted = download and not quick and not all(map(plan.done, STAGES))
+        with small_images.fetched(work_dir, wanted) as fetched:
             ran = run_stages(plan, jobs, console)
             with console.status('Classifying small images'):
                 small, missing = on_small_images(plan, fetched())
@@ -129,10 +131,12 @@ def run_demo(
             *verdict(results, noise),
             small_verdict(results, small_noise(small_images.SHOWN)) if small else small_images.left_out(missing),
         ]
-        write_text(work_dir / 'results.json', json.dumps(results, indent=2) + '\n', overwrite=True)
+        kept, text = work_dir / 'results.json', json.dumps(results, indent=2) + '\n'
+        changed = not kept.is_file() or kept.read_text() != text
+        write_text(kept, text, overwrite=True)
         write_text(work_dir / 'table.md', table_as_markdown(table, said, quick), overwrite=True)
         picture = work_dir / 'picture.png'
-        if ran or not picture.exists():
+        if changed or not picture.exists():
             with console.status('Drawing the picture'):
                 from .picture import draw
 
