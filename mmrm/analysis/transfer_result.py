@@ -12,7 +12,9 @@ from ..utils.errors import UserFileError
 from ..visualization import figures
 from .experiment_result import NAMES, Difference, difference, difference_text, spread
 
-HEADERS = ('task', 'backbone', *(NAMES[method] for method in METHODS), 'RM to baseline', 'RM to CutMix')
+RIVALS = ('baseline', 'cutmix')
+COLUMNS = (*(NAMES[method] for method in METHODS), *(f'RM to {NAMES[rival]}' for rival in RIVALS), 'two runs differ by')
+HEADERS = ('task', 'backbone', *COLUMNS)
 SIZES = {'bbox_mAP_s': 'small', 'bbox_mAP_m': 'medium', 'bbox_mAP_l': 'large'}
 
 
@@ -38,13 +40,9 @@ def _value(result: dict) -> float:
     return result['value']
 
 
-def compare(
-    results: Sequence[dict], task: str, mode: str, method: str, other: str, metric: str = ''
-) -> Optional[Difference]:
-    """How much better ``method`` is than ``other``, paired by seed, in the task's own metric or another one of it."""
-
-    measure = (lambda result: result['metrics'][metric]) if metric else _value
-    return difference(cell(results, task, mode, method), cell(results, task, mode, other), measure)
+def compare(results: Sequence[dict], task: str, mode: str, method: str, other: str) -> Optional[Difference]:
+    """How much better ``method`` is than ``other``, paired by seed."""
+    return difference(cell(results, task, mode, method), cell(results, task, mode, other), _value)
 
 
 def shipped_results() -> List[dict]:
@@ -66,6 +64,17 @@ def noise_of(values_of_methods: Sequence[Sequence[float]]) -> Optional[float]:
     return 1.96 * math.sqrt(2 * squares / freedom) if freedom else None
 
 
+def _columns(cells: Dict[str, Dict[int, dict]]) -> List[str]:
+    """The texts under :data:`COLUMNS`, from seed -> result of each method."""
+    values = {method: [result['value'] for result in found.values()] for method, found in cells.items()}
+    noise = noise_of(list(values.values()))
+    return [
+        *(f'{spread(each)} ({len(each)})' if each else '' for each in values.values()),
+        *(difference_text(difference(cells['rm'], cells[rival], _value)) for rival in RIVALS),
+        '' if noise is None else f'{noise:.2f}',
+    ]
+
+
 def table_lines(results: Sequence[dict]) -> List[List[str]]:
     """A line of texts for each task and mode under :data:`HEADERS`.
 
@@ -77,32 +86,16 @@ def table_lines(results: Sequence[dict]) -> List[List[str]]:
     known = {method: pretrainings(results, method) for method in METHODS}
     lines = []
     if any(known.values()):
-        lines.append(
-            [
-                'pretraining, CIFAR-10: top-1',
-                '',
-                *(_values(known[method], 'value') for method in METHODS),
-                *(difference_text(difference(known['rm'], known[other], _value)) for other in ('baseline', 'cutmix')),
-            ]
-        )
+        lines.append(['pretraining, CIFAR-10: top-1', '', *_columns(known)])
     for task in TASKS:
         for mode in MODES:
-            cells = [cell(results, task, mode, method) for method in METHODS]
-            if not any(cells):
-                continue
-            lines.append(
-                [
-                    TASKS[task].title,
-                    mode,
-                    *(_values(found, 'value') for found in cells),
-                    difference_text(compare(results, task, mode, 'rm', 'baseline')),
-                    difference_text(compare(results, task, mode, 'rm', 'cutmix')),
-                ]
-            )
+            cells = {method: cell(results, task, mode, method) for method in METHODS}
+            if any(cells.values()):
+                lines.append([TASKS[task].title, mode, *_columns(cells)])
     return lines
 
 
-ALONE_HEADERS = ('side, pixels', *HEADERS[2:])
+ALONE_HEADERS = ('side, pixels', *COLUMNS)
 
 
 def alone(results: Sequence[dict], method: str) -> Dict[int, Dict[int, dict]]:
@@ -116,20 +109,14 @@ def alone(results: Sequence[dict], method: str) -> Dict[int, Dict[int, dict]]:
 
 def alone_lines(results: Sequence[dict]) -> List[List[str]]:
     """Top-1 of the pretrained classifiers on whole images of each size, under :data:`ALONE_HEADERS`."""
-    by_side, lines = {method: alone(results, method) for method in METHODS}, []
-    for side in sorted(set().union(*by_side.values())):
-        known = {method: found.get(side, {}) for method, found in by_side.items()}
-        lines.append(
-            [
-                str(side),
-                *(_values(known[method], 'value') for method in METHODS),
-                *(difference_text(difference(known['rm'], known[other], _value)) for other in ('baseline', 'cutmix')),
-            ]
-        )
-    return lines
+    by_side = {method: alone(results, method) for method in METHODS}
+    return [
+        [str(side), *_columns({method: found.get(side, {}) for method, found in by_side.items()})]
+        for side in sorted(set().union(*by_side.values()))
+    ]
 
 
-SIZE_HEADERS = ('task', 'backbone', 'objects', *HEADERS[2:])
+SIZE_HEADERS = ('task', 'backbone', 'objects', *COLUMNS)
 
 
 def size_lines(results: Sequence[dict]) -> List[List[str]]:
@@ -138,33 +125,17 @@ def size_lines(results: Sequence[dict]) -> List[List[str]]:
     for task in TASKS:
         for mode in MODES:
             for metric, name in SIZES.items():
-                cells = [
-                    {
-                        seed: found
+                cells = {
+                    method: {
+                        seed: dict(value=found['metrics'][metric])
                         for seed, found in cell(results, task, mode, method).items()
                         if metric in found['metrics']
                     }
                     for method in METHODS
-                ]
-                if not any(cells):
-                    continue
-                flat = [result for found in cells for result in found.values()]
-                lines.append(
-                    [
-                        TASKS[task].title,
-                        mode,
-                        name,
-                        *(_values(found, metric) for found in cells),
-                        difference_text(compare(flat, task, mode, 'rm', 'baseline', metric)),
-                        difference_text(compare(flat, task, mode, 'rm', 'cutmix', metric)),
-                    ]
-                )
+                }
+                if any(cells.values()):
+                    lines.append([TASKS[task].title, mode, name, *_columns(cells)])
     return lines
-
-
-def _values(found: Dict[int, dict], metric: str) -> str:
-    values = [result['value'] if metric == 'value' else result['metrics'][metric] for result in found.values()]
-    return f'{spread(values)} ({len(values)})' if values else ''
 
 
 def draw(results: Sequence[dict], foot: Sequence[str] = ()):

@@ -195,7 +195,7 @@ def test_differences_are_paired_by_the_pretraining_seed():
     assert found.high - found.mean == pytest.approx(half, abs=1e-5)
     assert analysis.compare(results, 'atss-scenes', 'tuned', 'rm', 'cutmix').n == 2
     [line] = analysis.table_lines(results)
-    assert line[2].startswith('20.00 ± 10.00 (3)') and line[-2].startswith('+2.00')
+    assert line[2].startswith('20.00 ± 10.00 (3)') and line[-3].startswith('+2.00')
     assert [line[2] for line in analysis.size_lines(results)] == ['small', 'medium', 'large']
     assert analysis.draw(results)
     left, right = analysis.draw_summary(results).axes
@@ -203,7 +203,8 @@ def test_differences_are_paired_by_the_pretraining_seed():
     assert len(left.containers) == 2 and not right.containers  # to baseline, to CutMix; no whole images here
     # Two single runs differ by 1.96 times the root of twice the variance, pooled: (2 * 100 + 2 * 90.33 + 40.5) / 5.
     pooled = (2 * 100 + statistics.variance([12, 23, 31]) * 2 + 40.5) / 5
-    assert analysis.single_run_noise(results, 'atss-scenes', 'tuned') == pytest.approx(1.96 * (2 * pooled) ** 0.5)
+    noise = analysis.single_run_noise(results, 'atss-scenes', 'tuned')
+    assert noise == pytest.approx(1.96 * (2 * pooled) ** 0.5) and line[-1] == f'{noise:.2f}'
     assert analysis.single_run_noise(results[:1], 'atss-scenes', 'tuned') is None
 
 
@@ -216,7 +217,7 @@ def test_the_accuracy_of_the_pretrainings_comes_first():
     ]
     first, *others = analysis.table_lines(results)
     assert first[0].startswith('pretraining') and len(others) == 2
-    assert first[2].startswith('70.50 ± 0.71 (2)') and first[4].startswith('72.50') and first[-2].startswith('+2.00')
+    assert first[2].startswith('70.50 ± 0.71 (2)') and first[4].startswith('72.50') and first[-3].startswith('+2.00')
 
 
 def test_whole_images_have_a_line_for_each_side():
@@ -228,7 +229,7 @@ def test_whole_images_have_a_line_for_each_side():
     ]
     small, whole = analysis.alone_lines(results)
     assert (small[0], whole[0]) == ('12', '32')
-    assert small[1].startswith('30.50 ± 0.71 (2)') and small[-2].startswith('+2.00')
+    assert small[1].startswith('30.50 ± 0.71 (2)') and small[-3].startswith('+2.00')
     assert analysis.alone_lines([result()]) == []
     assert [len(bars[0].get_xdata()) for bars in analysis.draw_summary(results).axes[1].containers] == [2, 2]
 
