@@ -36,7 +36,7 @@ echo "mmrm: setting up $venv with the $stack packages (once, a few minutes, abou
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 # Every package at the version the tests ran with, and no file but those whose hash is in the lock (tools/lock.sh).
-locked_pip() { pip install --progress-bar off --require-hashes --no-build-isolation "$@"; }
+hashed=(install --progress-bar off --require-hashes --no-build-isolation)
 failed() {
     echo "error: the packages of requirements/lock-$1.txt could not be installed; pip says why, above" >&2
     exit 1
@@ -44,10 +44,10 @@ failed() {
 locked() {
     local name=$1
     shift
-    locked_pip "$@" -r "$root/requirements/lock-$name.txt" || failed "$name"
+    pip "${hashed[@]}" "$@" -r "$root/requirements/lock-$name.txt" || failed "$name"
 }
-# pip unpacks on one core, and half of it are torch's CUDA libraries: these in a process of their own. A lock names all packages, so
-# neither has to look for more.
+# pip unpacks on one core, and half of it are torch's CUDA libraries: these in a process of their own. A lock names all
+# packages, so neither has to look for more.
 locked_side_by_side() {
     local name=$1 parts=$venv/mmrm-parts cuda
     mkdir -p "$parts"
@@ -56,10 +56,12 @@ locked_side_by_side() {
         /^[^ #]/ { part = /^(cuda|nvidia)-[a-z0-9-]+==/ ? "cuda" : "others" }
         part { print > (folder "/" part ".txt") }' "$root/requirements/lock-$name.txt"
     touch "$parts/cuda.txt" "$parts/others.txt"
-    locked_pip --no-deps -r "$parts/cuda.txt" > "$parts/cuda.log" 2>&1 &
+    # Not through a function: $! must be pip itself, to end it when the other part fails.
+    "$venv/bin/python" -m pip --disable-pip-version-check "${hashed[@]}" --no-deps -r "$parts/cuda.txt" \
+        > "$parts/cuda.log" 2>&1 &
     cuda=$!
-    trap 'kill "$cuda" 2> /dev/null || true' EXIT
-    locked_pip --no-deps -r "$parts/others.txt" || failed "$name"
+    trap 'kill "$cuda" 2> /dev/null || true; wait "$cuda" 2> /dev/null || true' EXIT
+    pip "${hashed[@]}" --no-deps -r "$parts/others.txt" || failed "$name"
     echo "mmrm: waiting for torch's CUDA libraries"
     if ! wait "$cuda"; then
         cat "$parts/cuda.log" >&2

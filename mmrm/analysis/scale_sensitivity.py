@@ -182,6 +182,23 @@ def measure(
     ]
 
 
+def accuracy_by_side(
+    models: Sequence[Trained], sides: Sequence[int], whole: int, images: int
+) -> Dict[str, Dict[int, float]]:
+    """Top-1 in percent on whole test images, shrunk, with nothing around them, by model and side in pixels.
+
+    Args:
+        models (Sequence[Trained]): As for :func:`measure`.
+        sides (Sequence[int]): In pixels.
+        whole (int): The side of the test images.
+        images (int): How many of them.
+    """
+    found: Dict[str, Dict[int, float]] = {trained.name: {} for trained in models}
+    for point in measure(models, [side / whole for side in sides], images=images, backgrounds=[NOTHING]):
+        found[point.name][round(whole * point.scale)] = round(float(point.accuracy), 2)
+    return found
+
+
 def _count(found: np.ndarray, pasted: np.ndarray, behind: np.ndarray) -> np.ndarray:
     """How many of the images show the pasted class first, the background's first, both in the first two places."""
     both = (found == pasted[:, None]).any(1) & (found == behind[:, None]).any(1)

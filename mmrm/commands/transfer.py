@@ -60,11 +60,8 @@ def measure_alone(trial: cifar10.Trial) -> None:
     file = transfer.alone_file(trial)
     if not file.is_file() and trial.epochs in trial.checkpoints():
         trained = classifiers.load_classifier(trial.method, trial.config, trial.checkpoints()[trial.epochs])
-        points = scale_sensitivity.measure(
-            [trained], [side / 32 for side in transfer.SIDES], images=2000, backgrounds=[scale_sensitivity.NOTHING]
-        )
-        found = {str(round(32 * point.scale)): round(point.accuracy, 2) for point in points}
-        write_text(file, json.dumps(found) + '\n')
+        found = scale_sensitivity.accuracy_by_side([trained], transfer.SIDES, max(transfer.SIDES), images=2000)
+        write_text(file, json.dumps(found[trial.method]) + '\n')
 
 
 @cli
@@ -81,7 +78,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     cpu = args.device == 'cpu'
     if args.dry_run:
         for trial in trials:
-            console.print(f'{trial.state()}: {shlex.join(trial.command())}', markup=False, highlight=False)
+            taken = args.shipped and transfer.is_shipped(trial)
+            what = transfer.shipped_weights(trial.method) if taken else shlex.join(trial.command())
+            state = 'from the package' if taken else trial.state()
+            console.print(f'{state}: {what}', markup=False, highlight=False)
         console.print(f'and on each of them: {", ".join(args.tasks)}; {" and ".join(args.modes)}', highlight=False)
         return
     number = options.side_by_side(args)

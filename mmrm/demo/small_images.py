@@ -21,7 +21,7 @@ from ..utils.files import write_text
 
 SIDES = (12, 16, 24, 32)  # pixels; the classifiers were trained at 32
 SHOWN = 16  # in the table: half the side
-IMAGES = 1000
+IMAGES = 2000  # as in the transfer experiment's control
 PATIENCE = 60  # seconds that the fetching may take once all else is done
 FILE = 'small_images.json'
 LOG = 'get_cifar10.txt'
@@ -87,14 +87,9 @@ def measure(weights: Dict[str, Path], images: int = IMAGES) -> Dict[str, Dict[in
             classifiers.load_classifier(method, f'configs/{method}/{CONFIG}.py', file)
             for method, file in weights.items()
         ]
-        scales = [side / max(SIDES) for side in SIDES]
-        points = scale_sensitivity.measure(models, scales, images=images, backgrounds=[scale_sensitivity.NOTHING])
+        return scale_sensitivity.accuracy_by_side(models, SIDES, max(SIDES), images)
     finally:
         torch.set_num_threads(before)
-    found: Dict[str, Dict[int, float]] = {method: {} for method in weights}
-    for point in points:
-        found[point.name][round(max(SIDES) * point.scale)] = round(float(point.accuracy), 2)
-    return found
 
 
 def results(
@@ -140,7 +135,8 @@ def _read(file: Path, stamp: str) -> Optional[Dict[str, Dict[int, float]]]:
 
 def left_out(reason: str) -> str:
     """What to say where this part is missing."""
-    return (
-        f'Small images: left out without CIFAR-10 ({reason}). `python tools/get_cifar10.py` brings it (139 MB); then '
-        'run the demo again, the other stages are not repeated.'
-    )
+    said = f'Small images: left out without CIFAR-10 ({reason}).'
+    if is_there():  # broken; the reason says what to do
+        return said
+    command = f'{sys.executable} -m mmrm get-cifar10'
+    return f'{said} `{command}` brings it (139 MB); then run the demo again, the other stages are not repeated.'

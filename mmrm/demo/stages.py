@@ -97,11 +97,11 @@ def run_demo(
     """Run what is not done yet, then write and print the table, draw the picture and write the report.
 
     Args:
-        work_dir: Holds everything the demo writes. Defaults to ``work_dirs/demo`` (``work_dirs/demo-quick``).
+        work_dir: Holds all that the demo writes but CIFAR-10. Defaults to ``work_dirs/demo`` (``.../demo-quick``).
         jobs: How many processes run at once. Defaults to the number of cores, at most 4.
         quick: A few photographs and one epoch each: every step runs, but nothing is learnt.
         console: Where to print. Defaults to the terminal.
-        download: Whether to fetch CIFAR-10 if it is not there; not with ``quick``.
+        download: Whether to fetch CIFAR-10, into the data folder, if it is not there; not with ``quick``.
 
     Returns:
         dict: The results by stage name, as in ``results.json``.
@@ -114,26 +114,30 @@ def run_demo(
     work_dir = Path(work_dir or default).expanduser().absolute()
     with claimed(work_dir):
         started = time.monotonic()
-        console.print(f'Everything the demo writes is in [bold]{work_dir}[/]', soft_wrap=True)
+        console.print(f'The demo works in [bold]{work_dir}[/]', soft_wrap=True)
         counts = QUICK if quick else COUNTS
         plan = Plan(work_dir, counts, quick)
         remake_photographs(work_dir / 'photographs', counts, console)
+        small = SmallImages(plan)
         # Only beside a training: a call that shows the table again must not wait for a network that is not there.
-        wanted = download and not quick and not all(map(plan.done, STAGES))
+        wanted = download and not quick and not small.known() and not all(map(plan.done, STAGES))
         with small_images.fetched(work_dir, wanted) as fetched:
+            if wanted and not small_images.is_there():
+                console.print(f'Fetching CIFAR-10 (139 MB) into {small_images.default_folder()}', soft_wrap=True)
             ran = run_stages(plan, jobs, console)
-            with console.status('Classifying small images'):
-                small, missing = on_small_images(plan, fetched())
-        results = {**{stage.name: plan.read(stage) for stage in STAGES}, **small}
+            with console.status('Waiting for CIFAR-10'):
+                missing = fetched()
+        with console.status('Classifying small images'):
+            on_small, missing = small.measure(missing)
+        results = {**{stage.name: plan.read(stage) for stage in STAGES}, **on_small}
         table, noise = make_table(results), measured_noise()
         said = [
             method_line(results['pretrain/rm']),
             *verdict(results, noise),
-            small_verdict(results, small_noise(small_images.SHOWN)) if small else small_images.left_out(missing),
+            small_verdict(results, small_noise(small_images.SHOWN)) if on_small else small_images.left_out(missing),
         ]
         kept, text = work_dir / 'results.json', json.dumps(results, indent=2) + '\n'
         changed = not kept.is_file() or kept.read_text() != text
-        write_text(kept, text, overwrite=True)
         write_text(work_dir / 'table.md', table_as_markdown(table, said, quick), overwrite=True)
         picture = work_dir / 'picture.png'
         if changed or not picture.exists():
@@ -141,8 +145,9 @@ def run_demo(
                 from .picture import draw
 
                 draw(work_dir, results, noise, picture)
+        write_text(kept, text, overwrite=True)  # last: what it holds is drawn
         console.print(table_for_console(table))
-        console.print('\n'.join(said), highlight=False)
+        console.print('\n'.join(said), highlight=False, markup=False)
         if quick:
             console.print('A quick run shows that every step works; its numbers mean nothing.')
         console.print(
@@ -156,15 +161,26 @@ def run_demo(
     return results
 
 
-def on_small_images(plan: 'Plan', missing: str) -> Tuple[Dict[str, dict], str]:
-    """The results of :mod:`mmrm.demo.small_images`; without them, why they are missing."""
-    files = {method: weights_file(method) for method in COLUMNS}
-    made_of = [{method: hash_of(file) for method, file in files.items()}, versions(), plan.quick, small_images.SIDES]
-    images = QUICK_IMAGES if plan.quick else small_images.IMAGES
-    try:
-        return small_images.results(plan.work_dir, files, stamp_of(made_of), missing, images), missing
-    except UserError as error:  # broken data; it must not take the rest with it
-        return {}, one_line(error)
+class SmallImages:
+    """What the shipped classifiers say of small images (:mod:`mmrm.demo.small_images`), kept in the work dir."""
+
+    def __init__(self, plan: 'Plan'):
+        self.work_dir = plan.work_dir
+        self.files = {method: weights_file(method) for method in COLUMNS}
+        self.images = QUICK_IMAGES if plan.quick else small_images.IMAGES
+        hashes = {method: hash_of(file) for method, file in self.files.items()}
+        self.stamp = stamp_of([hashes, versions(), self.images, small_images.SIDES])
+
+    def known(self) -> Dict[str, dict]:
+        """The results if they were measured before."""
+        return small_images.results(self.work_dir, self.files, self.stamp, missing='not asked for')
+
+    def measure(self, missing: str) -> Tuple[Dict[str, dict], str]:
+        """The results, measured if need be; without them, why they are missing."""
+        try:
+            return small_images.results(self.work_dir, self.files, self.stamp, missing, self.images), missing
+        except UserError as error:  # broken data; it must not take the rest with it
+            return {}, one_line(error)
 
 
 @contextlib.contextmanager

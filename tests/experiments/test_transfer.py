@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -237,7 +238,9 @@ def test_whole_images_have_a_line_for_each_side():
 def test_a_pretraining_is_shown_whole_images_of_every_side_once(tmp_path, monkeypatch):
     known, loaded = trial(tmp_path), []
     monkeypatch.setattr(type(known), 'checkpoints', lambda self: {self.epochs: tmp_path / 'last.pth'})
-    monkeypatch.setattr(command.classifiers, 'load_classifier', lambda *args: loaded.append(args))
+    monkeypatch.setattr(
+        command.classifiers, 'load_classifier', lambda name, *args: loaded.append(args) or SimpleNamespace(name=name)
+    )
 
     def measure(models, scales, images, backgrounds):
         assert backgrounds == ['nothing']
@@ -258,6 +261,9 @@ def test_the_command_refuses_unknown_names_and_says_what_would_run(tmp_path, dat
     words = ['--tasks', 'pspnet-scenes', '--methods', 'rm', '--seeds', '0', '--dry-run']
     command.main([*words, '--work-dir', str(tmp_path / 'run')])
     assert 'resnet18-w16_1xb64_cifar10-250.py' in capsys.readouterr().out
+    command.main([*words, '--shipped', '--work-dir', str(tmp_path / 'run')])
+    told = capsys.readouterr().out
+    assert 'from the package: ' in told and 'cifar10-250_rm.safetensors' in told and 'train.py' not in told
     with pytest.raises(UserValueError, match='unknown method'):
         transfer.pretrainings(['puzzlemix'], [0], tmp_path, 'cpu')
 
@@ -279,6 +285,34 @@ def test_the_shipped_backbones_stand_for_seed_0_and_are_told_apart(tmp_path, dat
     assert found and all(torch.equal(value, given[f'backbone.{name}']) for name, value in found.items())
     with pytest.raises(UserFileError, match='is not finished'):
         transfer.backbone_of(second)
+
+
+def test_with_shipped_backbones_nothing_is_pretrained(tmp_path, data, monkeypatch):
+    started = []
+    monkeypatch.setattr(command.jobs, 'run_with_progress', lambda runs, *args: started.append(runs) or True)
+    monkeypatch.setattr(command, 'measure_alone', lambda trial: started.append([trial]))
+    words = ['--tasks', 'pspnet-scenes', '--modes', 'tuned', '--methods', 'rm', 'baseline', '--seeds', '0']
+    command.main([*words, '--shipped', '--work-dir', str(tmp_path / 'run')])
+    [runs] = started
+    assert [type(run) for run in runs] == [transfer.Transfer] * 2
+    assert all(run.backbone.is_file() and run.backbone.name.endswith('-shipped.pth') for run in runs)
+    # What is known of the user's own pretraining is not told of the shipped one.
+    found = {}
+    for shipped in (False, True):
+        [run] = transfer.plan(
+            [trial(tmp_path / 'run')], ['pspnet-scenes'], ['tuned'], tmp_path / 'run', {}, shipped=shipped
+        )
+        transfer.backbone_file(run.pretraining).parent.mkdir(exist_ok=True)
+        transfer.backbone_file(run.pretraining).write_bytes(run.backbone.read_bytes() if shipped else b'')
+        transfer.alone_file(run.pretraining).write_text('{"16": 50.0}')
+        found[shipped] = run
+    monkeypatch.setattr(type(found[True].pretraining), 'validations', lambda self: {self.epochs: 69.0})
+    monkeypatch.setattr(transfer.Transfer, 'validations', lambda self: {self.epochs: 20.0})
+    logged = SimpleNamespace(validations={5: {'mIoU': 20.0}}, training={})
+    monkeypatch.setattr(transfer, 'read_run', lambda folder: logged)
+    own, taken = transfer.result_of(found[False]), transfer.result_of(found[True])
+    assert (own['pretrained'], own['alone'], own.get('shipped')) == (69.0, {'16': 50.0}, None)
+    assert (taken['pretrained'], taken['alone'], taken['shipped']) == (None, {}, True)
 
 
 @pytest.mark.slow
