@@ -2,12 +2,12 @@
 
 import json
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from helpers import batch, classifier, step
+from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
@@ -266,25 +266,26 @@ def test_channels_last_leaves_the_gradients_of_several_processes_in_one_layout(t
     try:
         told = {}
         for late in (False, True):
-            model = MMDistributedDataParallel(classifier(), device_ids=None, broadcast_buffers=False)
-            each = SimpleNamespace(
-                model=model,
-                cfg={},
-                wrap_model=lambda cfg, module: MMDistributedDataParallel(
-                    module, device_ids=None, broadcast_buffers=False
-                ),
-            )
+            each = object.__new__(MMRMRunner)  # only what wraps
+            each._distributed = True
+            each.cfg = Config(dict(model_wrapper_cfg=dict(find_unused_parameters=True, broadcast_buffers=False)))
+            each.model = before = each.wrap_model(each.cfg.model_wrapper_cfg, classifier())
             if late:
-                model.to(memory_format=torch.channels_last)
+                each.model.to(memory_format=torch.channels_last)
             else:
                 ChannelsLastHook().before_train(each)
-                assert each.model is not model and each.model.module is model.module
+                assert each.model is not before and each.model.module is before.module
+                assert each.model.find_unused_parameters and type(each.model) is MMDistributedDataParallel
             wrapper = OptimWrapper(torch.optim.SGD(each.model.parameters(), lr=0.01))
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter('always')
                 for _ in range(2):
                     each.model.train_step(batch(), wrapper)
             told[late] = [warning for warning in caught if 'Grad strides do not match' in str(warning.message)]
+        each.model.train_step = each.model.train_step  # as mmengine's compile leaves it
+        compiled = each.model
+        ChannelsLastHook().before_train(each)
+        assert each.model is compiled
     finally:
         torch.set_warn_always(always)
         torch.distributed.destroy_process_group()
