@@ -258,8 +258,9 @@ def test_channels_last_changes_the_layout_and_only_rounding(tmp_path):
     assert one == pytest.approx(two, rel=1e-3)
 
 
-def test_channels_last_leaves_the_gradients_of_several_processes_in_one_layout(tmp_path):
+def test_channels_last_leaves_the_gradients_of_several_processes_in_one_layout(tmp_path, monkeypatch):
     """torch warns where a gradient's layout is not that of its bucket."""
+    monkeypatch.setenv('LOCAL_RANK', '0')
     torch.distributed.init_process_group('gloo', init_method=f'file://{tmp_path}/store', rank=0, world_size=1)
     always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
