@@ -283,13 +283,13 @@ def draw(run: RunLog, curves: Curves):
     axes.set_ylabel(f'{curves.key}, %')
     axes.set_title(curves.name, fontsize=9)
     axes.legend(fontsize=7, frameon=False, loc='lower right')
-    figures.provenance(figure, _sources(run))
+    figures.provenance(figure, _sources(run, run.state))
     return figure
 
 
-def _sources(run: RunLog) -> List[str]:
+def _sources(run: RunLog, state: str) -> List[str]:
     return [
-        f'run: {show_path(run.folder)}, {run.state}',
+        f'run: {show_path(run.folder)}, {state}',
         'authors: their training logs of December 2021 (mmrm/analysis/authors_curves.json)',
     ]
 
@@ -336,7 +336,7 @@ def draw_loss(run: RunLog, curves: Curves):
         axes.set_title(curves.name, fontsize=9)
     figure.axes[0].set_ylabel("mean training loss since the epoch's start")
     figure.axes[0].legend(fontsize=7, frameon=False)
-    figures.provenance(figure, _sources(run))
+    figures.provenance(figure, _sources(run, f'{max(run.iterations)} iterations'))
     return figure
 
 

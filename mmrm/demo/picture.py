@@ -234,7 +234,7 @@ def _draw_sides(axis, small: Dict[str, Dict[str, float]]) -> None:
         axis.plot(*zip(*points), f'-{marker}', color=COLOURS[key], markersize=4, label=COLUMNS[key])
     axis.set_xticks([side for side, _ in points])
     axis.set_xlabel('side of the image, pixels')
-    axis.set_title('Small images (CIFAR-10): top-1 (%)', fontsize=11)
+    axis.set_title('Small images: top-1 (%)', fontsize=11)
     axis.grid(color='#DDDDDD', linewidth=0.6)
     axis.legend(fontsize=9, loc='lower right', frameon=False)
 

@@ -173,3 +173,19 @@ def test_a_loss_that_is_not_begun_cannot_be_drawn(tmp_path):
     folder = write_session(tmp_path / 'none', '20260101_000000', [], settings(300))
     with pytest.raises(UserValueError, match='has not begun an epoch'):
         authors_curves.draw_loss(*authors_curves.read(folder, 'configs/rm/pyramidnet200_2xb32_cifar10.py'))
+
+
+def test_the_published_losses_are_those_of_the_log():
+    """docs/authors_curves.md: the first 300 iterations of the authors' CIFAR-10 run."""
+    docs = Path(__file__).parents[2] / 'docs'
+    run, curves = authors_curves.read(docs / 'first_epoch', 'configs/rm/pyramidnet200_2xb32_cifar10.py')
+    lines = authors_curves.loss_lines(run, curves)
+    assert [line[:2] for line in lines] == [['1', '100'], ['1', '200'], ['1', '300']]
+    page = (docs / 'authors_curves.md').read_text()
+    assert all(f'| {" | ".join(line)} |' in page for line in lines)
+    verdict = authors_curves.loss_verdict(run, curves)
+    assert 'within what 3 runs let expect' in verdict and '1.996 to 2.118' in verdict and '1.996 to 2.118' in page
+    # The parts are those of the method: the mean of the areas of clipped boxes is about 0.17, and none is negative.
+    shares = [record['rm_lambda'] for record in run.iterations.values()]
+    assert len(shares) == 30 and 0.15 < sum(shares) / 30 < 0.2
+    assert all(min(record['loss_consistency'], record['rm_entropy']) > 0 for record in run.iterations.values())
