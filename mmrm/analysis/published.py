@@ -226,6 +226,7 @@ TABLES = {
             },
             'pyramidnet200_1xb64_cifar10',
             recipes=_CIFAR10,
+            also={'+ RM': 'pyramidnet200_2xb32_cifar10'},  # the same in two processes, as the authors ran it
         ),
         runs=3,
     ),
