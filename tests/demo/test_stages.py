@@ -1,5 +1,6 @@
 """The demo: what is done is kept, what failed is told, and every step goes through the shipped tools."""
 
+import contextlib
 import io
 import json
 import os
@@ -15,6 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from rich.console import Console
 
+from mmrm.demo import picture
 from mmrm.demo import stages as demo
 from mmrm.report.page import is_report
 from mmrm.utils import paths
@@ -248,6 +250,37 @@ def test_the_tool_tells_a_mistake_in_one_line(tmp_path):
     done = subprocess.run([sys.executable, TOOL, '--work-dir', tmp_path], cwd='/', capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith('error: --work-dir') and 'Traceback' not in done.stderr
+
+
+def test_images_are_fetched_beside_a_training_only_and_a_new_result_is_drawn(plan, monkeypatch):
+    wanted, drawn, small = [], [], {}
+
+    @contextlib.contextmanager
+    def fetched(work_dir, wish):
+        wanted.append(wish)
+        yield lambda: '' if small else 'no network [/]'
+
+    monkeypatch.setattr(demo, 'Plan', lambda *args: plan)
+    monkeypatch.setattr(demo, 'remake_photographs', lambda *args: None)
+    monkeypatch.setattr(demo.small_images, 'fetched', fetched)
+    monkeypatch.setattr(demo.SmallImages, 'known', lambda self: dict(small))
+    monkeypatch.setattr(demo.SmallImages, 'measure', lambda self, missing: (dict(small), missing))
+    monkeypatch.setattr(picture, 'draw', lambda work, results, noise, out: drawn.append(results) or out.touch())
+    monkeypatch.setattr('mmrm.report.page.beside', lambda *args: None)
+
+    def run(**options) -> str:
+        console = quiet()
+        demo.run_demo(plan.work_dir, console=console, **options)
+        return console.file.getvalue()
+
+    (plan.work_dir / 'demo.json').write_text('{}')
+    assert 'no network [/]' in run() and wanted == [True] and len(drawn) == 1
+    run()
+    assert wanted == [True, False] and len(drawn) == 1  # all is done: nothing to wait for, nothing new
+    small.update({f'small/{method}': dict(value=40.0, sides={'16': 40.0}) for method in demo.COLUMNS})
+    assert 'CIFAR-10 at 16 x 16' in run() and len(drawn) == 2 and 'small/rm' in drawn[1]
+    run()
+    assert len(drawn) == 2
 
 
 # -------------------------------------------------------------------------------------------------------------- results
