@@ -176,28 +176,35 @@ def draw(results: Sequence[dict], foot: Sequence[str] = ()):
 
 
 def draw_summary(results: Sequence[dict], foot: Sequence[str] = ()):
-    """RM's differences on every task with their intervals, and the pretrained classifiers on whole images by size."""
+    """RM's differences with their intervals, and the pretrained classifiers on whole images by size.
+
+    A difference of a single seed has no interval and is left out.
+    """
     rivals = {'baseline': 'o', 'cutmix': 's'}
-    rows = [
-        (f'{TASKS[task].title.partition(":")[0]}, {mode}', task, mode)
+    found = {
+        (task, mode, rival): compare(results, task, mode, 'rm', rival)
         for task in TASKS
         for mode in MODES
-        if compare(results, task, mode, 'rm', 'baseline') or compare(results, task, mode, 'rm', 'cutmix')
+        for rival in rivals
+    }
+    known = {key: each for key, each in found.items() if each is not None and each.high is not None}
+    rows = [
+        (f'{TASKS[task].title.partition(":")[0]}, {mode}', task, mode)
+        for task, mode in dict.fromkeys((task, mode) for task, mode, _ in known)
     ]
     if not rows:
-        raise UserFileError('there is no result of RM beside one of another method to draw.')
+        raise UserFileError('there are no two seeds of RM beside another method to draw.')
     figure = figures.new_figure(9.6, 1.6 + 0.36 * len(rows) + 0.12 * len(foot))
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     for shift, (other, marker) in enumerate(rivals.items()):
         for place, (_, task, mode) in enumerate(rows):
-            found = compare(results, task, mode, 'rm', other)
-            if found is None:
+            each = known.get((task, mode, other))
+            if each is None:
                 continue
-            reach = 0.0 if found.high is None else found.high - found.mean
             left.errorbar(
-                found.mean,
+                each.mean,
                 place + 0.24 * shift - 0.12,
-                xerr=reach,
+                xerr=each.high - each.mean,
                 color=figures.COLOURS[NAMES[other]],
                 marker=marker,
                 markersize=5,

@@ -36,6 +36,7 @@ class Task(NamedTuple):
         needs: What the data folder must hold.
         hint: How to get it.
         pilot: Settings for a trial that never sees the test data: training data is held out to be tested on.
+        tuned: Settings for a backbone that is tuned, chosen by such trials.
     """
 
     config: str
@@ -45,8 +46,11 @@ class Task(NamedTuple):
     needs: str
     hint: str
     pilot: dict
+    tuned: dict = {}
 
 
+# The backbone learns at a tenth of the heads' rate, which would undo its pretraining.
+_SLOW_BACKBONE = {'optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult': 0.1}
 _SCENES = 'python tools/get_cifar10.py brings CIFAR-10, of which the scenes are made'
 _PAGE = 'see docs/transfer.md'
 _TESTED = 'val_dataloader.dataset.'
@@ -72,6 +76,7 @@ TASKS = {
         'cifar10',
         _SCENES,
         {f'{_TESTED}data_prefix.img_path': 'images/pilot', f'{_TESTED}data_prefix.seg_map_path': 'annotations/pilot'},
+        _SLOW_BACKBONE,
     ),
     'atss-bccd': Task(
         'atss_bccd',
@@ -234,6 +239,8 @@ def _run(
     trial: cifar10.Trial, backbone: Path, task: str, mode: str, root: Path, options: dict, device: str, pilot: bool
 ) -> Transfer:
     own = MODES[jobs.one_of('mode', mode, list(MODES))]
+    if mode == 'tuned':
+        own = {**own, **TASKS[task].tuned}
     if set(own) & set(options):
         raise UserValueError(f'--cfg-options cannot set {", ".join(own)}: the mode {mode} sets it')
     if pilot:

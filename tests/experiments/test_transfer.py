@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from safetensors.torch import load_file
 
@@ -91,6 +92,22 @@ def test_a_frozen_backbone_stays_and_the_rest_learns(task, data):
     assert learns and not any(name.startswith('backbone.') for name in learns)
     assert not any(module.training for module in model.backbone.modules() if isinstance(module, torch.nn.BatchNorm2d))
     assert sum(p.numel() for p in model.backbone.parameters()) == 701466 - 10 * 128 - 10  # without the classifier
+
+
+SLOW = ('pspnet-scenes',)  # docs/transfer.md
+
+
+@pytest.mark.parametrize('task', list(transfer.TASKS))
+def test_a_tuned_backbone_learns_at_the_rate_that_the_pilots_chose(task, tmp_path, data):
+    (run,) = transfer.plan([trial(tmp_path)], [task], ['tuned'], tmp_path, {})
+    cfg = jobs.merged_config(run.config, {key: value for key, value in run.options.items() if 'init_cfg' not in key})
+    model = MODELS.build(dict(cfg.model, _scope_=cfg.default_scope))
+    optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
+    rates = {id(value): group['lr'] for group in optimizer.param_groups for value in group['params']}
+    for name, value in model.named_parameters():
+        slow = task in SLOW and name.startswith('backbone.')
+        wanted = 3e-4 if slow else 3e-3
+        assert value.requires_grad and rates[id(value)] == pytest.approx(wanted), name
 
 
 def trial(tmp_path, method='rm', seed=0):
