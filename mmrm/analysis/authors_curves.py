@@ -177,8 +177,8 @@ def running_losses(run: RunLog) -> Dict[Tuple[int, int], float]:
     return found
 
 
-def loss_lines(run: RunLog, curves: Curves) -> List[List[str]]:
-    """Epoch, iteration, this run's mean loss so far, the authors' mean and range, and the difference from their mean.
+def check_losses(run: RunLog, curves: Curves) -> None:
+    """Raise unless the losses of a run can be compared with the authors'.
 
     Raises:
         UserValueError: If the authors' logs have no loss of this config, or the run did not log what it takes.
@@ -190,6 +190,15 @@ def loss_lines(run: RunLog, curves: Curves) -> List[List[str]]:
             f'{show_path(run.folder)} did not log rm_entropy, without which the losses cannot be compared. Train with '
             '--cfg-options model.head.log_entropy=True default_hooks.logger.interval=10'
         )
+
+
+def loss_lines(run: RunLog, curves: Curves) -> List[List[str]]:
+    """Epoch, iteration, this run's mean loss so far, the authors' mean and range, and the difference from their mean.
+
+    Raises:
+        UserValueError: If the authors' logs have no loss of this config, or the run did not log what it takes.
+    """
+    check_losses(run, curves)
     lines, mine = [], running_losses(run)
     for epoch, iteration in sorted(curves.logged()):
         if (epoch, iteration) in mine:
@@ -298,9 +307,9 @@ def draw_loss(run: RunLog, curves: Curves):
     """The run's mean loss since the epoch's start over the authors', in the epochs that the run has begun.
 
     Raises:
-        UserValueError: As :func:`loss_lines`.
+        UserValueError: As :func:`check_losses`.
     """
-    loss_lines(run, curves)
+    check_losses(run, curves)
     mine = running_losses(run)
     epochs = sorted({epoch for epoch, _ in mine} & {epoch for epoch, _ in curves.logged()})
     if not epochs:
