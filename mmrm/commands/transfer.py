@@ -12,10 +12,10 @@ from typing import Optional, Sequence
 from rich.console import Console
 
 from ..analysis import classifiers, scale_sensitivity
-from ..apis.launch import Parser, natural
+from ..apis.launch import KeyValues, Parser, natural
 from ..experiments import cifar10, jobs, options, processes, transfer
 from ..report.page import beside
-from ..utils.errors import cli
+from ..utils.errors import UserValueError, cli
 from ..utils.files import check_out, write_text
 
 
@@ -51,6 +51,14 @@ def parser() -> argparse.ArgumentParser:
         action='store_true',
         help="seed 0: fine-tune the package's own backbones (float16; none of mixup) instead of pretraining them",
     )
+    parser.add_argument(
+        '--pretraining',
+        nargs='+',
+        action=KeyValues,
+        default={},
+        metavar='KEY=VALUE',
+        help='settings for all pretrainings, such as train_cfg.max_epochs=200; that is another experiment, too',
+    )
     options.add(parser, 'work_dirs/transfer', 'all fine-tunings')
     return parser
 
@@ -68,12 +76,14 @@ def measure_alone(trial: cifar10.Trial) -> None:
 def main(argv: Optional[Sequence[str]] = None) -> None:
     args = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill ends the runs as Ctrl-C does
+    if args.shipped and args.pretraining:
+        raise UserValueError('--shipped takes backbones that are pretrained already; --pretraining cannot change them.')
     console = Console(soft_wrap=True)
     root = Path(args.work_dir or transfer.default_root()).expanduser().absolute()
     kept = 'pilot.jsonl' if args.pilot else 'results.jsonl'
     results = Path(args.results).expanduser() if args.results else root / kept
     check_out(results, overwrite=True)
-    trials = transfer.pretrainings(args.methods, args.seeds, root, args.device)
+    trials = transfer.pretrainings(args.methods, args.seeds, root, args.device, args.pretraining)
     transfer.check_data(args.tasks, os.environ.get('MMRM_DATA', 'data'))
     cpu = args.device == 'cpu'
     if args.dry_run:

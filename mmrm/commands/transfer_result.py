@@ -53,7 +53,12 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         headers, lines, words = analysis.HEADERS, analysis.table_lines(results), 2
     text = grids.render(form, headers, lines, right=range(words, len(headers)))
     if form == 'terminal':
-        text = [f'{len(results)} runs of {show_path(path)}; mean ± standard deviation (seeds), 95 % intervals', *text]
+        changed = {f'{key}={value}' for result in results for key, value in result.get('pretraining', {}).items()}
+        note = f'; pretrained with {", ".join(sorted(changed))}' if changed else ''
+        text = [
+            f'{len(results)} runs of {show_path(path)}; mean ± standard deviation (seeds), 95 % intervals{note}',
+            *text,
+        ]
     if args.out:
         print(write_text(args.out, '\n'.join(text) + '\n', args.overwrite))
     else:

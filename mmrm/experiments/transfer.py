@@ -130,6 +130,13 @@ class Transfer(jobs.Job):
         assert self.pretraining is not None
         return self.pretraining.method
 
+    def protocol(self) -> dict:
+        """Its settings and, where they are not the usual ones, those of its pretraining, as they stand in a result."""
+        assert self.pretraining is not None
+        own = {key: value for key, value in self.options.items() if not key.startswith('model.init_cfg')}
+        before = {key: value for key, value in self.pretraining.settings.items() if PRETRAINING.get(key) != value}
+        return dict(settings=own, **(dict(pretraining=before) if before else {}))
+
     def validations(self) -> Dict[int, float]:
         """The task's metric by epoch, from the logs of the run."""
         task, logged = TASKS[self.task], merge_sessions(self.work_dir).validations
@@ -142,11 +149,14 @@ def default_root() -> Path:
 
 
 def pretrainings(
-    methods: Sequence[str], seeds: Optional[Sequence[int]], root: Path, device: str
+    methods: Sequence[str], seeds: Optional[Sequence[int]], root: Path, device: str, options: Optional[dict] = None
 ) -> List[cifar10.Trial]:
-    """The runs that the backbones come from, none of them started; all methods of a seed before the next seed."""
+    """The runs that the backbones come from, none of them started; all methods of a seed before the next seed.
+
+    ``options`` are settings that replace those of :data:`PRETRAINING` or are added to them: another experiment.
+    """
     methods = [jobs.one_of('method', method, METHODS) for method in dict.fromkeys(methods)]
-    return cifar10.plan(methods, seeds, root / 'pretraining', PRETRAINING, device)
+    return cifar10.plan(methods, seeds, root / 'pretraining', {**PRETRAINING, **(options or {})}, device)
 
 
 def check_data(tasks: Sequence[str], data: Union[str, Path] = 'data') -> None:
@@ -303,7 +313,7 @@ def result_of(run: Transfer) -> dict:
         pretrained=None if shipped else trial.validations().get(trial.epochs),
         alone=json.loads(alone.read_text()) if alone.is_file() else {},
         hours=round(found.training.get('hours', 0.0), 3),
-        settings={key: value for key, value in run.options.items() if not key.startswith('model.init_cfg')},
+        **run.protocol(),
         mmrm=__version__,
         processor=cifar10.processor(),
     )
@@ -324,9 +334,34 @@ def _key(pilot: bool) -> results.Key:
     return (*KEY, 'fingerprint') if pilot else KEY
 
 
+def _settings(protocol: dict) -> str:
+    """The settings of a result or of a run, to be compared and told."""
+    return json.dumps({key: protocol.get(key, {}) for key in ('settings', 'pretraining')}, sort_keys=True)
+
+
+def _check_one_protocol(path: Union[str, Path], found: Sequence[dict]) -> None:
+    """Raise unless all results of a task and mode have the same settings: else they cannot stand in one table."""
+    first: Dict[tuple, dict] = {}
+    for result in found:
+        other = first.setdefault((result['task'], result['mode']), result)
+        if _settings(other) != _settings(result):
+            raise UserFileError(
+                f'{path}: results of different settings do not go into one file. {results.describe(other, KEY)} has '
+                f'{_settings(other)}, {results.describe(result, KEY)} has {_settings(result)}. Give the same settings, '
+                'or each experiment a file of its own (--results).'
+            )
+
+
 def read_results(path: Union[str, Path], pilot: bool = False) -> List[dict]:
-    """The results in a file, one a line; none if there is no file."""
-    return results.read(path, _check, _key(pilot))
+    """The results in a file, one a line; none if there is no file.
+
+    Raises:
+        UserFileError: If a line is no result or, but for pilots, results of a task and mode differ in their settings.
+    """
+    found = results.read(path, _check, _key(pilot))
+    if not pilot:
+        _check_one_protocol(path, found)
+    return found
 
 
 def add_result(path: Union[str, Path], result: dict, pilot: bool = False) -> None:
@@ -338,10 +373,11 @@ def unknown(runs: Sequence[Transfer], path: Union[str, Path], pilot: bool = Fals
     """The runs that have no result in a file yet.
 
     Raises:
-        UserFileError: If the file has a result of one of them under another protocol.
+        UserFileError: If the file has a result of one of them, or of another seed or method of its task, under another
+            protocol.
     """
-    key = _key(pilot)
-    known = {results.name_of(result, key): result for result in read_results(path, pilot)}
+    key, found = _key(pilot), read_results(path, pilot)
+    known = {results.name_of(result, key): result for result in found}
     waiting = []
     for run in runs:
         result = known.get(tuple(getattr(run, field) for field in key))
@@ -349,4 +385,7 @@ def unknown(runs: Sequence[Transfer], path: Union[str, Path], pilot: bool = Fals
             results.check_fingerprint(path, result, run.fingerprint, key)
         else:
             waiting.append(run)
+    if not pilot:
+        planned = [{**{field: getattr(run, field) for field in KEY}, **run.protocol()} for run in waiting]
+        _check_one_protocol(path, [*found, *planned])
     return waiting

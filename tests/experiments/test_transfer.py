@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from mmrm.analysis import transfer_result as analysis
 from mmrm.commands import transfer as command
+from mmrm.commands import transfer_result as show
 from mmrm.experiments import cifar10, jobs, scenes, transfer
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.utils.paths import find_config
@@ -198,6 +199,46 @@ def test_a_result_of_another_protocol_is_refused_not_mixed(tmp_path, data):
     with pytest.raises(UserFileError, match='under other settings'):
         transfer.unknown(runs, tmp_path / 'results.jsonl')
     assert transfer.unknown(runs, tmp_path / 'none.jsonl') == runs
+
+
+def test_another_seed_under_another_protocol_is_refused_not_mixed(tmp_path, data):
+    """Each seed has a fingerprint of its own, so that the settings have to be compared."""
+    file = tmp_path / 'results.jsonl'
+    transfer.add_result(file, result(seed=1, settings={}))
+
+    def runs(options=None, pretraining=None):
+        [longer] = transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', pretraining)
+        return transfer.plan([longer], ['atss-scenes'], ['tuned'], tmp_path, options or {})
+
+    same = runs()
+    assert transfer.unknown(same, file) == same
+    for other in (runs(options={'train_cfg.max_epochs': 2}), runs(pretraining={'train_cfg.max_epochs': 200})):
+        assert other[0].fingerprint != same[0].fingerprint
+        with pytest.raises(UserFileError, match=r'do not go into one file.*max_epochs'):
+            transfer.unknown(other, file)
+    lines = [result(seed=seed, settings={}, pretraining={'train_cfg.max_epochs': 100 * seed}) for seed in (1, 2)]
+    file.write_text('\n'.join(map(json.dumps, lines)))
+    with pytest.raises(UserFileError, match='a file of its own'):
+        transfer.read_results(file)
+    assert len(transfer.read_results(file, pilot=True)) == 2
+
+
+def test_pretrainings_take_settings_of_their_own(tmp_path, data, capsys):
+    words = ['--tasks', 'pspnet-scenes', '--methods', 'rm', '--seeds', '0', '--work-dir', str(tmp_path / 'run')]
+    longer = ['--pretraining', 'train_cfg.max_epochs=200', '--dry-run']
+    command.main([*words, *longer])
+    told = capsys.readouterr().out
+    assert 'train_cfg.max_epochs=200' in told and 'max_epochs=100' not in told and 'val_interval=50' in told
+    with pytest.raises(SystemExit):
+        command.main([*words, *longer, '--shipped'])
+    assert 'pretrained already' in capsys.readouterr().err
+    [long] = transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', {'train_cfg.max_epochs': 200})
+    [run] = transfer.plan([long], ['pspnet-scenes'], ['frozen'], tmp_path, {})
+    assert run.protocol()['pretraining'] == {'train_cfg.max_epochs': 200} and long.epochs == 200
+    file = tmp_path / 'results.jsonl'
+    transfer.add_result(file, {**result(), **run.protocol()})
+    show.main([str(file)])
+    assert 'pretrained with train_cfg.max_epochs=200' in capsys.readouterr().out
 
 
 def test_differences_are_paired_by_the_pretraining_seed():
