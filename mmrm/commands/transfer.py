@@ -7,8 +7,9 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import List, Optional, Sequence
 
+import torch
 from rich.console import Console
 
 from ..analysis import classifiers, scale_sensitivity
@@ -67,6 +68,7 @@ def measure_alone(trial: cifar10.Trial) -> None:
     """Accuracy of a pretraining on whole test images of several sizes: a control in which nothing is pasted."""
     file = transfer.alone_file(trial)
     if not file.is_file() and trial.epochs in trial.checkpoints():
+        torch.set_num_threads(1)  # of this thread: the other cores are at work
         trained = classifiers.load_classifier(trial.method, trial.config, trial.checkpoints()[trial.epochs])
         found = scale_sensitivity.accuracy_by_side([trained], transfer.SIDES, max(transfer.SIDES), images=2000)
         write_text(file, json.dumps(found[trial.method]) + '\n')
@@ -96,17 +98,18 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         return
     number = options.side_by_side(args)
 
-    def pretrained(trial: cifar10.Trial) -> str:
-        transfer.backbone_of(trial)
-        return f'at {trial.validations()[trial.epochs]:.2f}'
-
-    def finished(run: transfer.Transfer) -> str:
+    def finished(run: jobs.Job) -> str:
+        if isinstance(run, cifar10.Trial):
+            measure_alone(run)
+            transfer.backbone_of(run)  # last: its fine-tunings wait for it
+            return f'at {run.validations()[run.epochs]:.2f}'
         result = transfer.result_of(run)
         transfer.add_result(results, result, args.pilot)
         return f'at {result["value"]:.2f} after {processes.clock(3600 * result["hours"])} of training'
 
     console.print(f'results go to {results}', highlight=False)
-    # Seed by seed, so that a comparison is there as early as can be.
+    # Seed by seed, so that a comparison is there as early as can be. All are looked at before the first one starts.
+    queue: List[jobs.Job] = []
     for seed in dict.fromkeys(trial.seed for trial in trials):
         mine = [trial for trial in trials if trial.seed == seed]
         runs = transfer.plan(
@@ -116,17 +119,17 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         console.print(
             f'seed {seed}: {len(runs)} fine-tunings, {len(runs) - len(left)} finished already', highlight=False
         )
-        needed = [trial for trial in mine if any(run.pretraining is trial for run in left)]
-        taken = [trial for trial in needed if args.shipped and transfer.is_shipped(trial)]
-        for trial in taken:
-            transfer.backbone_of(trial, shipped=True)
-        needed = [trial for trial in needed if trial not in taken]
-        waiting = [trial for trial in needed if not transfer.backbone_file(trial).is_file()]
-        if waiting and not jobs.run_with_progress(waiting, number, cpu, console, pretrained):
-            sys.exit(1)
-        for trial in needed:
-            measure_alone(trial)
-        if left and not jobs.run_with_progress(left, number, cpu, console, finished):
-            sys.exit(1)
+        for trial in [trial for trial in mine if any(run.pretraining is trial for run in left)]:
+            if args.shipped and transfer.is_shipped(trial):
+                transfer.backbone_of(trial, shipped=True)
+            elif transfer.backbone_file(trial).is_file():
+                measure_alone(trial)
+            else:
+                queue.append(trial)
+        queue += left
+    done = jobs.run_with_progress(queue, number, cpu, console, finished, ready=transfer.may_begin) if queue else True
+    if not done:
+        console.print('not all runs are finished; the same command goes on with the others.', highlight=False)
+        sys.exit(1)
     beside(root, lambda line: console.print(line, markup=False, highlight=False))
     console.print(f'all done; the tables: mmrm transfer-result {results}', highlight=False)

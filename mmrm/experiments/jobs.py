@@ -55,6 +55,7 @@ class Job:
         arguments (list[str]): Further options of train.py.
         gpus (int): Processes, one a GPU; 1 on the CPU.
         fingerprint (str): Of all settings that decide the result (:func:`fingerprint`).
+        effort (float): How long an epoch takes beside those of other jobs, to tell the time that is left.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Job:
     arguments: List[str] = field(default_factory=list)
     gpus: int = 1
     fingerprint: str = ''
+    effort: float = 1.0
 
     def describe(self) -> dict:
         """What decides the run's result, to recognise it by when it is met again, in JSON's types."""
@@ -277,6 +279,7 @@ def run_here(
     cpu: bool = False,
     report: Callable[[Job, str], None] = lambda run, state: None,
     tick: Callable[[], None] = lambda: None,
+    ready: Callable[[Job], bool] = lambda run: True,
 ) -> Dict[str, str]:
     """Train the runs on this machine, ``jobs`` at a time.
 
@@ -289,6 +292,7 @@ def run_here(
         cpu (bool): Whether to train on the CPU. Defaults to False.
         report (callable): Called with a run and its state: 'started', or what :func:`train` returned.
         tick (callable): Called about once a second.
+        ready (callable): Whether a run may begin now: it may wait for another one.
 
     Returns:
         dict[str, str]: The state of each run, by name: 'finished', 'running', 'stopped ...', 'failed: ...' or 'not
@@ -306,7 +310,8 @@ def run_here(
         report(run, states[run.name])
         return not states[run.name].endswith(MISTAKE)
 
-    run_side_by_side(runs, _environments(jobs, max((run.gpus for run in runs), default=1), cpu), work, tick=tick)
+    places = _environments(jobs, max((run.gpus for run in runs), default=1), cpu)
+    run_side_by_side(runs, places, work, ready, tick)
     return states
 
 
@@ -340,11 +345,12 @@ def run_with_progress(
     console: Console,
     finished: Callable[[Job], str] = lambda run: '',
     every: float = 60,
+    ready: Callable[[Job], bool] = lambda run: True,
 ) -> bool:
     """:func:`run_here` with a bar for each run under way, one for all and the time left; without a terminal, lines.
 
     Args:
-        runs, jobs, cpu: As in :func:`run_here`.
+        runs, jobs, cpu, ready: As in :func:`run_here`.
         console (Console): Where to show it.
         finished (callable): Called with each run that is finished, one at a time; returns what to say of it.
         every (float): Seconds between two lines where there is no terminal.
@@ -386,14 +392,16 @@ def run_with_progress(
                 for run, bar in bars.values():
                     done[run.name] = run.logged_epochs()
                     progress.update(bar, completed=done[run.name])
-                now = sum(done.values())
-                seconds = (time.monotonic() - start) / max(now - sum(before.values()), 1e-9) * (total - now)
-                left = f'{clock(seconds)} left' if now > sum(before.values()) else ''
+                now, begun = sum(done.values()), sum(before.values())
+                made = sum(run.effort * (done[run.name] - before[run.name]) for run in runs)
+                waiting = sum(run.effort * (run.epochs - done[run.name]) for run in runs)
+                seconds = (time.monotonic() - start) / max(made, 1e-9) * waiting
+                left = f'{clock(seconds)} left' if now > begun else ''
                 progress.update(whole, completed=now, left=left)
                 if not console.is_terminal and time.monotonic() - told > every:
                     told = time.monotonic()
                     parts = ', '.join(f'{run.name} {done[run.name]}/{run.epochs}' for run, _ in bars.values())
                     console.print(f'{now} of {total} epochs, {left or "time left unknown"}: {parts}', highlight=False)
 
-        states = run_here(runs, jobs, cpu, report, tick)
+        states = run_here(runs, jobs, cpu, report, tick, ready)
     return all(state == 'finished' for state in states.values())

@@ -102,8 +102,9 @@ TASKS = {
 }
 MODES = {'frozen': {'model.backbone.frozen_stages': 4}, 'tuned': {}}
 METHODS = ('baseline', 'cutmix', 'rm', 'mixup')
-# What differs from the CIFAR-10 experiment, whose configs these are: half as long, and the same on every processor.
 SIDES = (12, 16, 20, 24, 28, 32)  # of the whole images that the classifiers are shown, in pixels
+EFFORT = 2.5  # an epoch of a fine-tuning beside one of a pretraining, roughly
+# What differs from the CIFAR-10 experiment, whose configs these are: half as long, and the same on every processor.
 PRETRAINING = {'train_cfg.max_epochs': 100, 'train_cfg.val_interval': 50, **cifar10.FLOAT32}
 
 
@@ -272,11 +273,17 @@ def _run(
         int(cfg.train_cfg.max_epochs),
         ['--device', device],
         fingerprint=mark,
+        effort=EFFORT,
         task=task,
         mode=mode,
         pretraining=trial,
         backbone=backbone,
     )
+
+
+def may_begin(run: jobs.Job) -> bool:
+    """Whether what a run waits for is there: for a fine-tuning, its backbone."""
+    return not isinstance(run, Transfer) or run.backbone.is_file()
 
 
 # -------------------------------------------------------------------------------------------------------------- results

@@ -82,6 +82,25 @@ def test_jobs_run_side_by_side(runs):
     assert all(run.finished() for run in runs)
 
 
+def test_a_run_waits_for_another_and_is_given_up_if_that_fails(runs):
+    second, first = runs
+    order = []
+
+    def ready(run):
+        return run is first or first.finished()
+
+    def report(run, state):
+        order.append(f'{run.name} {state}')
+
+    assert set(jobs.run_here(runs, 2, True, report, ready=ready).values()) == {'finished'}
+    assert order == ['shared started', 'shared finished', 'unshared started', 'unshared finished']
+    console = Console(file=io.StringIO(), width=200)
+    for run in runs:
+        shutil.rmtree(run.work_dir)
+    assert not jobs.run_with_progress(runs, 2, True, console, ready=lambda run: run is first)
+    assert first.finished() and not second.work_dir.exists()
+
+
 def test_a_failure_stops_nobody_but_a_mistake_stops_all(runs):
     folder = runs[0].work_dir.parents[1]
     folder.mkdir(parents=True)

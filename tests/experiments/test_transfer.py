@@ -347,7 +347,7 @@ def test_the_shipped_backbones_stand_for_seed_0_and_are_told_apart(tmp_path, dat
 
 def test_with_shipped_backbones_nothing_is_pretrained(tmp_path, data, monkeypatch):
     started = []
-    monkeypatch.setattr(command.jobs, 'run_with_progress', lambda runs, *args: started.append(runs) or True)
+    monkeypatch.setattr(command.jobs, 'run_with_progress', lambda runs, *args, **kwargs: started.append(runs) or True)
     monkeypatch.setattr(command, 'measure_alone', lambda trial: started.append([trial]))
     words = ['--tasks', 'pspnet-scenes', '--modes', 'tuned', '--methods', 'rm', 'baseline', '--seeds', '0']
     command.main([*words, '--shipped', '--work-dir', str(tmp_path / 'run')])
@@ -371,6 +371,27 @@ def test_with_shipped_backbones_nothing_is_pretrained(tmp_path, data, monkeypatc
     own, taken = transfer.result_of(found[False]), transfer.result_of(found[True])
     assert (own['pretrained'], own['alone'], own.get('shipped')) == (69.0, {'16': 50.0}, None)
     assert (taken['pretrained'], taken['alone'], taken['shipped']) == (None, {}, True)
+
+
+def test_a_fine_tuning_waits_for_its_own_backbone_only(tmp_path, data, monkeypatch):
+    """Nothing idles: what is pretrained is fine-tuned beside the pretrainings that are left."""
+    queued = []
+    monkeypatch.setattr(command.jobs, 'run_with_progress', lambda runs, *args, **kwargs: queued.extend(runs) or True)
+    words = ['--tasks', 'pspnet-scenes', '--modes', 'tuned', '--methods', 'rm', 'cutmix', '--seeds', '1', '2']
+    command.main([*words, '--work-dir', str(tmp_path)])
+    begin = [run.name for run in queued if transfer.may_begin(run)]
+    assert begin == ['rm seed 1', 'cutmix seed 1', 'rm seed 2', 'cutmix seed 2'] and len(queued) == 8
+    write_backbone(tmp_path, 'rm', seed=1)
+    assert 'pspnet-scenes tuned rm seed 1' in [run.name for run in queued if transfer.may_begin(run)]
+    queued.clear()
+    command.main([*words, '--work-dir', str(tmp_path)])
+    assert [run.name for run in queued][:2] == ['cutmix seed 1', 'pspnet-scenes tuned rm seed 1']
+    # A result of another protocol is found before the first seed is trained.
+    queued.clear()
+    transfer.add_result(tmp_path / 'results.jsonl', result(task='pspnet-scenes', seed=2, settings={}))
+    with pytest.raises(SystemExit):
+        command.main([*words, '--work-dir', str(tmp_path)])
+    assert queued == []
 
 
 @pytest.mark.slow
