@@ -59,9 +59,9 @@ class Parser(argparse.ArgumentParser):
             self._option_string_actions['--work-dirs'] = action
         return action
 
-    def add_cfg_options(self, help: str) -> None:
+    def add_cfg_options(self, help: str, option: str = '--cfg-options') -> None:
         """``--cfg-options KEY=VALUE ...``, ``{'a.b': value}``; none are ``{}``."""
-        self.add_argument('--cfg-options', nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE', help=help)
+        self.add_argument(option, nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE', help=help)
 
     def error(self, message: str):
         if message.startswith('unrecognized arguments:'):

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from ..analysis import classifiers, scale_sensitivity
-from ..apis.launch import KeyValues, Parser, natural
+from ..apis.launch import Parser, natural
 from ..experiments import cifar10, jobs, options, processes, transfer
 from ..report.page import beside
 from ..utils.errors import UserValueError, cli
@@ -52,13 +52,9 @@ def parser() -> argparse.ArgumentParser:
         action='store_true',
         help="seed 0: fine-tune the package's own backbones (float16; none of mixup) instead of pretraining them",
     )
-    parser.add_argument(
+    parser.add_cfg_options(
+        'settings for all pretrainings, such as train_cfg.max_epochs=200; that is another experiment, too',
         '--pretraining',
-        nargs='+',
-        action=KeyValues,
-        default={},
-        metavar='KEY=VALUE',
-        help='settings for all pretrainings, such as train_cfg.max_epochs=200; that is another experiment, too',
     )
     options.add(parser, 'work_dirs/transfer', 'all fine-tunings')
     return parser
@@ -127,8 +123,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             else:
                 queue.append(trial)
         queue += left
-    done = jobs.run_with_progress(queue, number, cpu, console, finished, ready=transfer.may_begin) if queue else True
-    if not done:
+    if queue and not jobs.run_with_progress(queue, number, cpu, console, finished, ready=transfer.may_begin):
         console.print('not all runs are finished; the same command goes on with the others.', highlight=False)
         sys.exit(1)
     beside(root, lambda line: console.print(line, markup=False, highlight=False))

@@ -375,14 +375,20 @@ def test_with_shipped_backbones_nothing_is_pretrained(tmp_path, data, monkeypatc
 
 def test_a_fine_tuning_waits_for_its_own_backbone_only(tmp_path, data, monkeypatch):
     """Nothing idles: what is pretrained is fine-tuned beside the pretrainings that are left."""
-    queued = []
-    monkeypatch.setattr(command.jobs, 'run_with_progress', lambda runs, *args, **kwargs: queued.extend(runs) or True)
+    queued, given = [], {}
+
+    def run_with_progress(runs, *args, **kwargs):
+        queued.extend(runs)
+        given.update(kwargs)
+        return True
+
+    monkeypatch.setattr(command.jobs, 'run_with_progress', run_with_progress)
     words = ['--tasks', 'pspnet-scenes', '--modes', 'tuned', '--methods', 'rm', 'cutmix', '--seeds', '1', '2']
     command.main([*words, '--work-dir', str(tmp_path)])
-    begin = [run.name for run in queued if transfer.may_begin(run)]
+    begin = [run.name for run in queued if given['ready'](run)]
     assert begin == ['rm seed 1', 'cutmix seed 1', 'rm seed 2', 'cutmix seed 2'] and len(queued) == 8
     write_backbone(tmp_path, 'rm', seed=1)
-    assert 'pspnet-scenes tuned rm seed 1' in [run.name for run in queued if transfer.may_begin(run)]
+    assert 'pspnet-scenes tuned rm seed 1' in [run.name for run in queued if given['ready'](run)]
     queued.clear()
     command.main([*words, '--work-dir', str(tmp_path)])
     assert [run.name for run in queued][:2] == ['cutmix seed 1', 'pspnet-scenes tuned rm seed 1']
