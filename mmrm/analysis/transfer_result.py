@@ -56,12 +56,20 @@ def single_run_noise(results: Sequence[dict], task: str, mode: str) -> Optional[
     return noise_of([[result['value'] for result in found.values()] for found in cells])
 
 
+def alone_noise(results: Sequence[dict], side: int) -> Optional[float]:
+    """:func:`single_run_noise` of the pretrained classifiers on whole images of a side in pixels."""
+    cells = (alone(results, method).get(side, {}) for method in METHODS)
+    return noise_of([[result['value'] for result in found.values()] for found in cells])
+
+
 def noise_of(values_of_methods: Sequence[Sequence[float]]) -> Optional[float]:
     """:func:`single_run_noise` of each method's values: from their standard deviation, pooled over the methods."""
+    from scipy.stats import t
+
     several = [values for values in values_of_methods if len(values) > 1]
     freedom = sum(len(values) - 1 for values in several)
     squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
-    return 1.96 * math.sqrt(2 * squares / freedom) if freedom else None
+    return float(t.ppf(0.975, freedom)) * math.sqrt(2 * squares / freedom) if freedom else None
 
 
 def _columns(cells: Dict[str, Dict[int, dict]]) -> List[str]:
@@ -180,12 +188,11 @@ def draw_summary(results: Sequence[dict], foot: Sequence[str] = ()):
 
     A difference of a single seed has no interval and is left out.
     """
-    rivals = {'baseline': 'o', 'cutmix': 's'}
     found = {
         (task, mode, rival): compare(results, task, mode, 'rm', rival)
         for task in TASKS
         for mode in MODES
-        for rival in rivals
+        for rival in RIVALS
     }
     known = {key: each for key, each in found.items() if each is not None and each.high is not None}
     rows = [
@@ -196,21 +203,21 @@ def draw_summary(results: Sequence[dict], foot: Sequence[str] = ()):
         raise UserFileError('there are no two seeds of RM beside another method to draw.')
     figure = figures.new_figure(9.6, 1.6 + 0.36 * len(rows) + 0.12 * len(foot))
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    for shift, (other, marker) in enumerate(rivals.items()):
-        for place, (_, task, mode) in enumerate(rows):
-            each = known.get((task, mode, other))
-            if each is None:
-                continue
+    for shift, (other, marker) in enumerate(zip(RIVALS, 'os')):
+        drawn = {row: known.get((task, mode, other)) for row, (_, task, mode) in enumerate(rows)}
+        drawn = {row: each for row, each in drawn.items() if each is not None}
+        if drawn:
             left.errorbar(
-                each.mean,
-                place + 0.24 * shift - 0.12,
-                xerr=each.high - each.mean,
+                [each.mean for each in drawn.values()],
+                [row + 0.24 * shift - 0.12 for row in drawn],
+                xerr=[each.high - each.mean for each in drawn.values()],
+                linestyle='none',
                 color=figures.COLOURS[NAMES[other]],
                 marker=marker,
                 markersize=5,
-                linewidth=1.4,
+                elinewidth=1.4,
                 capsize=3,
-                label=f'to {NAMES[other]}' if place == 0 else None,
+                label=f'to {NAMES[other]}',
             )
     left.axvline(0, color='#767676', linewidth=1)
     left.set_yticks(range(len(rows)), [name for name, *_ in rows], fontsize=8)

@@ -82,7 +82,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     results = Path(args.results).expanduser() if args.results else root / kept
     check_out(results, overwrite=True)
     trials = transfer.pretrainings(args.methods, args.seeds, root, args.device, args.pretraining)
-    transfer.check_data(args.tasks, os.environ.get('MMRM_DATA', 'data'))
+    data = os.environ.get('MMRM_DATA', 'data')
+    transfer.check_data(args.tasks, data)
+    transfer.check_apart(trials, args.tasks)
     cpu = args.device == 'cpu'
     if args.dry_run:
         for trial in trials:
@@ -93,6 +95,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         console.print(f'and on each of them: {", ".join(args.tasks)}; {" and ".join(args.modes)}', highlight=False)
         return
     number = options.side_by_side(args)
+    transfer.prepare_data(args.tasks, data)
 
     def finished(run: jobs.Job) -> str:
         if isinstance(run, cifar10.Trial):
@@ -127,4 +130,5 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         console.print('not all runs are finished; the same command goes on with the others.', highlight=False)
         sys.exit(1)
     beside(root, lambda line: console.print(line, markup=False, highlight=False))
-    console.print(f'all done; the tables: mmrm transfer-result {results}', highlight=False)
+    told = f'pilots, one a line: {results}' if args.pilot else f'the tables: mmrm transfer-result {results}'
+    console.print(f'all done; {told}', highlight=False)

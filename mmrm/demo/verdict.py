@@ -2,8 +2,7 @@
 
 from typing import Dict, List, Optional
 
-from ..analysis.transfer_result import alone, noise_of, shipped_results, single_run_noise
-from ..experiments.transfer import METHODS
+from ..analysis.transfer_result import alone_noise, shipped_results, single_run_noise
 
 NAMES = {'atss': 'ATSS', 'pspnet': 'PSPNet'}
 # Network -> the task of docs/transfer.md that is nearest to the demo's, and its data in words.
@@ -23,9 +22,7 @@ def measured_noise(results: Optional[List[dict]] = None) -> Dict[str, Optional[f
 
 def small_noise(side: int, results: Optional[List[dict]] = None) -> Optional[float]:
     """The same for top-1 on whole images of that side in pixels."""
-    results = shipped_results() if results is None else results
-    seeds = (alone(results, method).get(side, {}) for method in METHODS)
-    return noise_of([[result['value'] for result in found.values()] for found in seeds])
+    return alone_noise(shipped_results() if results is None else results, side)
 
 
 def verdict(results: Dict[str, dict], noise: Dict[str, Optional[float]]) -> List[str]:

@@ -165,7 +165,10 @@ def merged_config(config: Path, options: dict) -> Config:
     try:
         int(cfg.train_cfg.max_epochs)
     except (AttributeError, TypeError, ValueError) as error:
-        raise UserValueError(f'--cfg-options {options} does not fit config {config}: {error}') from error
+        found = (cfg.get('train_cfg') or {}).get('max_epochs')
+        raise UserValueError(
+            f'train_cfg.max_epochs must be a whole number, not {found!r} (config {config} and its options)'
+        ) from error
     if checkpoint_out_dir(cfg):
         raise UserValueError(
             f'config {config}: default_hooks.checkpoint.out_dir would be one folder for several runs; '

