@@ -19,6 +19,7 @@ from ..visualization import figures
 
 DATA = Path(__file__).with_suffix('.json')
 BETWEEN_LOSSES = 100  # iterations
+WINDOW = 10  # iterations whose mean mmengine logs
 AROUND = 2  # epochs before and after one that count as its neighbours; validations of a detector stand alone
 
 
@@ -34,6 +35,7 @@ class Curves(NamedTuple):
         around (int): How many steps on either side are neighbours.
         losses (dict[str, dict[tuple[int, int], float]]): (Epoch, iteration in it) -> mean training loss of each run
             since the epoch's start, in the first epochs; where their logs have it.
+        iterations (int): In an epoch; known where the losses are.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Curves(NamedTuple):
     unit: str = 'epoch'
     around: int = 0
     losses: Dict[str, Dict[Tuple[int, int], float]] = {}
+    iterations: int = 0
 
     def band(self, step: int) -> Optional[Tuple[float, float]]:
         """Lowest and highest value of all runs at a step and its neighbours; None where the authors have none."""
@@ -50,6 +53,13 @@ class Curves(NamedTuple):
             return None
         near = [value for run in self.runs.values() for at, value in run.items() if abs(at - step) <= self.around]
         return min(near), max(near)
+
+    def around_text(self, step: int) -> str:
+        """Which epochs :meth:`band` is of, such as 'epochs 8 to 12'; '' if it is of the step alone."""
+        if not self.around:
+            return ''
+        last = max(at for run in self.runs.values() for at in run)
+        return f'epochs {max(step - self.around, 1)} to {min(step + self.around, last)}'
 
     def logged(self) -> Set[Tuple[int, int]]:
         """The (epoch, iteration) at which all runs logged their loss."""
@@ -104,7 +114,8 @@ def all_curves() -> Dict[str, Curves]:
             }
             for best, run in data[entry].items()
         }
-        found[config] = Curves(name, 'accuracy/top1', 1, runs, around=AROUND, losses=losses)
+        (iterations,) = {run['iterations_an_epoch'] for run in data[entry].values()}
+        found[config] = Curves(name, 'accuracy/top1', 1, runs, around=AROUND, losses=losses, iterations=iterations)
     # The same run as they made it, in two processes.
     found['rm/pyramidnet200_2xb32_cifar10'] = found['rm/pyramidnet200_1xb64_cifar10']
     for kind, run in data['coco_atss_r50'].items():
@@ -156,39 +167,56 @@ def beside(run: RunLog, curves: Curves) -> Optional[str]:
     low, high = curves.band(step)
     count = len(curves.runs)
     whose = f"the authors' {count} runs" if count > 1 else "the authors' run"
-    near = f' (epochs {max(step - curves.around, 1)} to {step + curves.around})' if curves.around else ''
+    near = f' ({curves.around_text(step)})' if curves.around else ''
     theirs = f'{low:.1f}' if low == high else f'{low:.1f} to {high:.1f}'
     return f'{curves.unit} {step}: {values[step]:.1f}, {whose} had {theirs}{near}'
 
 
-def running_losses(run: RunLog) -> Dict[Tuple[int, int], float]:
+def running_losses(run: RunLog, curves: Curves) -> Dict[Tuple[int, int], float]:
     """The mean training loss of a run since an epoch's start, as the authors count it, by (epoch, iteration in it).
 
-    A record of the log is the mean of the iterations since the one before it, if the run logs every ten of them.
-    """
-    found: Dict[Tuple[int, int], float] = {}
-    epoch, begin, done, total = 0, 0, 0, 0.0
-    for step, record in run.iterations.items():
-        if record.get('epoch') != epoch:
-            epoch, begin, total = record.get('epoch'), done, 0.0
-        total += (step - done) * sum(record.get(key, 0.0) for key in LOSSES)
-        done = step
-        found[epoch, step - begin] = total / (step - begin)
-    return found
-
-
-def check_losses(run: RunLog, curves: Curves) -> None:
-    """Raise unless the losses of a run can be compared with the authors'.
+    Only of the epochs of which the authors' losses are known.
 
     Raises:
         UserValueError: If the authors' logs have no loss of this config, or the run did not log what it takes.
     """
     if not curves.losses:
         raise UserValueError(f"the authors' logs of {curves.name} have no loss of single iterations.")
-    if not all('rm_entropy' in record for record in run.iterations.values()):
+    found: Dict[Tuple[int, int], float] = {}
+    known, before, done, total = {epoch for epoch, _ in curves.logged()}, 0, 0, 0.0
+    for step, record in run.iterations.items():
+        epoch = record.get('epoch')
+        if epoch not in known:
+            continue
+        if epoch != before:
+            before, done, total = epoch, 0, 0.0
+        # mmengine counts the iterations of all epochs and logs every tenth of each, but not an epoch's last ones.
+        iteration = step - (epoch - 1) * curves.iterations
+        _check_record(run, curves, record, iteration, done)
+        total += (iteration - done) * sum(record.get(key, 0.0) for key in LOSSES)
+        done = iteration
+        found[epoch, iteration] = total / iteration
+    return found
+
+
+def _check_record(run: RunLog, curves: Curves, record: dict, iteration: int, before: int) -> None:
+    """Raise unless a record of the log can be compared: it has all parts of the loss, of all iterations since before.
+
+    A record is the mean of ten iterations, however many there were.
+    """
+    where = show_path(run.folder)
+    if not 0 < iteration <= curves.iterations:
         raise UserValueError(
-            f'{show_path(run.folder)} did not log rm_entropy, without which the losses cannot be compared. Train with '
-            '--cfg-options model.head.log_entropy=True default_hooks.logger.interval=10'
+            f"{where} is not as long as the authors' run: step {record.get('step')} cannot be in epoch "
+            f'{record["epoch"]}, as their epochs have {curves.iterations} iterations.'
+        )
+    lacks = 'did not log rm_entropy' if 'rm_entropy' not in record else ''
+    if iteration - before > WINDOW:
+        lacks = f'logged only every {iteration - before} iterations'
+    if lacks:
+        raise UserValueError(
+            f'{where} {lacks}, so that the losses cannot be compared. Train with '
+            f'--cfg-options model.head.log_entropy=True default_hooks.logger.interval={WINDOW}'
         )
 
 
@@ -198,8 +226,7 @@ def loss_lines(run: RunLog, curves: Curves) -> List[List[str]]:
     Raises:
         UserValueError: If the authors' logs have no loss of this config, or the run did not log what it takes.
     """
-    check_losses(run, curves)
-    lines, mine = [], running_losses(run)
+    lines, mine = [], running_losses(run, curves)
     for epoch, iteration in sorted(curves.logged()):
         if (epoch, iteration) in mine:
             value, mean = mine[epoch, iteration], curves.mean_loss(epoch, iteration)
@@ -217,7 +244,7 @@ def loss_lines(run: RunLog, curves: Curves) -> List[List[str]]:
 
 def loss_verdict(run: RunLog, curves: Curves) -> Optional[str]:
     """Where a run's loss lies at the last point of the authors', in a sentence; None if there is no such point yet."""
-    mine = running_losses(run)
+    mine = running_losses(run, curves)
     points = sorted(set(mine) & curves.logged())
     if not points:
         return None
@@ -307,10 +334,9 @@ def draw_loss(run: RunLog, curves: Curves):
     """The run's mean loss since the epoch's start over the authors', in the epochs that the run has begun.
 
     Raises:
-        UserValueError: As :func:`check_losses`.
+        UserValueError: As :func:`running_losses`.
     """
-    check_losses(run, curves)
-    mine = running_losses(run)
+    mine = running_losses(run, curves)
     epochs = sorted({epoch for epoch, _ in mine} & {epoch for epoch, _ in curves.logged()})
     if not epochs:
         raise UserValueError(f"{show_path(run.folder)} has not begun an epoch of which the authors' losses are known.")

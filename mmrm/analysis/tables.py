@@ -22,7 +22,7 @@ from .published import METRICS, RECIPES, TABLES, Metric, Row, Table
 EFFICIENCY_FILE = 'efficiency.json'
 OTHER_SETTINGS = 'other settings'
 # Folders of work_dirs/ that other tools fill.
-OWN = (('sweep',), ('experiment',), ('demo',), ('demo-quick',))
+OWN = (('sweep',), ('experiment',), ('transfer',), ('demo',), ('demo-quick',))
 
 
 class Stat(NamedTuple):
@@ -136,7 +136,7 @@ def _fill_row(table: Table, row: Row, root: Path, given: dict, read: Callable[[P
     filled.notes += differ
     curves = curves_of(config)
     if curves:
-        told = {show_path(run.folder): beside(run, curves) for run in counted}
+        told = {show_path(run.folder): beside(run, curves) for run in runs}
         filled.notes += [f'{folder}: {line}' for folder, line in told.items() if line]
     filled.commands = _commands(table, row, config, runs, cells)
     return filled

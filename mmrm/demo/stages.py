@@ -84,6 +84,13 @@ ROWS = {
     'small': f'CIFAR-10 at {small_images.SHOWN} x {small_images.SHOWN}: top-1',
 }
 COLUMNS = {'baseline': 'baseline', 'cutmix': 'CutMix', 'rm': 'RM'}
+# The files of the package, besides configs, that decide a result.
+CODE = {
+    'all': ('demo/photographs', 'engine/hooks/channels_last', 'engine/hooks/random_state'),
+    'pretrain': ('core', 'models/batch_augments', 'models/heads', 'models/data_preprocessor', 'engine/schedulers'),
+    'downstream': ('weights/strict',),
+    'small': ('analysis/classifiers', 'analysis/scale_sensitivity', 'demo/small_images'),
+}
 
 
 # --------------------------------------------------------------------------------------------------------- the demo
@@ -112,7 +119,7 @@ def run_demo(
     jobs = jobs or min(cores(), 4)
     default = paths.home() / 'work_dirs' / ('demo-quick' if quick else 'demo')
     work_dir = Path(work_dir or default).expanduser().absolute()
-    with claimed(work_dir):
+    with claimed(work_dir, quick):
         started = time.monotonic()
         console.print(f'The demo works in [bold]{work_dir}[/]', soft_wrap=True)
         counts = QUICK if quick else COUNTS
@@ -136,16 +143,19 @@ def run_demo(
             *verdict(results, noise),
             small_verdict(results, small_noise(small_images.SHOWN)) if on_small else small_images.left_out(missing),
         ]
-        kept, text = work_dir / 'results.json', json.dumps(results, indent=2) + '\n'
-        changed = not kept.is_file() or kept.read_text() != text
-        write_text(work_dir / 'table.md', table_as_markdown(table, said, quick), overwrite=True)
+        # The table's sentences tell the noise, which the picture shows as well.
+        texts = {
+            work_dir / 'table.md': table_as_markdown(table, said, quick),
+            work_dir / 'results.json': json.dumps(results, indent=2) + '\n',
+        }
         picture = work_dir / 'picture.png'
-        if changed or not picture.exists():
+        if not picture.exists() or any(not kept.is_file() or kept.read_text() != text for kept, text in texts.items()):
             with console.status('Drawing the picture'):
                 from .picture import draw
 
                 draw(work_dir, results, noise, picture)
-        write_text(kept, text, overwrite=True)  # last: what it holds is drawn
+        for kept, text in texts.items():
+            write_text(kept, text, overwrite=True)  # last: what they hold is drawn
         console.print(table_for_console(table))
         console.print('\n'.join(said), highlight=False, markup=False)
         if quick:
@@ -169,7 +179,7 @@ class SmallImages:
         self.files = {method: weights_file(method) for method in COLUMNS}
         self.images = QUICK_IMAGES if plan.quick else small_images.IMAGES
         hashes = {method: hash_of(file) for method, file in self.files.items()}
-        self.stamp = stamp_of([hashes, versions(), self.images, small_images.SIDES])
+        self.stamp = stamp_of([hashes, versions(), code_of(*CODE['small']), self.images, small_images.SIDES])
 
     def known(self) -> Dict[str, dict]:
         """The results if they were measured before."""
@@ -184,19 +194,27 @@ class SmallImages:
 
 
 @contextlib.contextmanager
-def claimed(work_dir: Path) -> Iterator[None]:
+def claimed(work_dir: Path, quick: bool = False) -> Iterator[None]:
     """Make ``work_dir`` this demo's own for as long as it runs.
 
     Raises:
-        UserFileError: If it holds something else, cannot be written, or another demo works in it.
+        UserFileError: If it holds something else, a full demo where a quick one is asked for or the reverse, cannot be
+            written, or another demo works in it.
     """
     marker, held = work_dir / 'demo.json', contextlib.ExitStack()
     if work_dir.exists() and not work_dir.is_dir():
         raise UserFileError(f'--work-dir {work_dir} is a file; a folder is needed.')
-    if work_dir.is_dir() and any(path.name != LOCK for path in work_dir.iterdir()) and not marker.exists():
+    known = _marked(marker)
+    if work_dir.is_dir() and any(path.name != LOCK for path in work_dir.iterdir()) and 'mmrm' not in known:
         raise UserFileError(
             f"--work-dir {work_dir} holds files that are not the demo's. They are left as they are; "
             'choose another folder.'
+        )
+    if known.get('quick', quick) != quick:
+        kinds = ('full', 'quick')
+        raise UserFileError(
+            f'--work-dir {work_dir} holds a {kinds[not quick]} demo, which a {kinds[quick]} one would replace. It is '
+            'left as it is; choose another folder.'
         )
     try:
         work_dir.mkdir(parents=True, exist_ok=True)
@@ -209,8 +227,17 @@ def claimed(work_dir: Path) -> Iterator[None]:
         raise UserFileError(f'--work-dir {work_dir} cannot be written: {error.strerror}.') from error
     with held:
         if not marker.exists():
-            write_text(marker, json.dumps(dict(mmrm=__version__)))
+            write_text(marker, json.dumps(dict(mmrm=__version__, quick=quick)))
         yield
+
+
+def _marked(marker: Path) -> dict:
+    """What the demo wrote into its folder's marker; nothing if the file is not there or not the demo's."""
+    try:
+        known = json.loads(marker.read_text())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
 
 
 def remake_photographs(root: Path, counts: Dict[str, int], console: Console) -> None:
@@ -237,16 +264,6 @@ class Plan:
         self.epochs: Dict[str, int] = {}
         self.batch: Dict[str, int] = {}
         self.stamps: Dict[str, str] = {}
-        code = [
-            (paths.PACKAGE / f'{name}.py').read_text()
-            for name in (
-                'core',
-                'models/batch_augments',
-                'models/heads',
-                'models/data_preprocessor',
-                'demo/photographs',
-            )
-        ]
         configs = {name: read_config(name, MMRM_PHOTOGRAPHS='photographs') for name in {s.config for s in STAGES}}
         for stage in STAGES:
             config = configs[stage.config]
@@ -258,7 +275,7 @@ class Plan:
                 counts,
                 quick,
                 config.to_dict(),
-                code,
+                code_of(*CODE['all'], *CODE['downstream' if stage.weights else 'pretrain']),
                 versions(),
                 stage.weights and hash_of(weights_file(stage.weights)),
             ]
@@ -558,6 +575,11 @@ def hash_of(file: Path) -> str:
             f'{file} is missing. It is a part of mmrm and of its checkout: install or check it out again.'
         )
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def code_of(*names: str) -> List[str]:
+    """The source of modules of the package."""
+    return [(paths.PACKAGE / f'{name}.py').read_text() for name in names]
 
 
 def stamp_of(made_of: list) -> str:

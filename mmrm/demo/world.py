@@ -482,15 +482,15 @@ def _write_scenes(root: Path, seed: int, split: str, count: int, width: int, hei
     path.write_text(json.dumps(dict(images=images, annotations=annotations, categories=categories)))
 
 
-def _check_numbers(name: str, value, count: int, low: int) -> list:
+def _check_numbers(name: str, value, count: int, low: int, high: int = 2**32 - 1) -> list:
     value = [value] if count == 1 else list(value) if isinstance(value, (tuple, list)) else value
-    what = f'{"an integer" if count == 1 else f"{count} integers"} of at least {low}'
+    what = f'{"an integer" if count == 1 else f"{count} integers"} from {low} to {high}'
     if not isinstance(value, list) or len(value) != count:
         raise UserTypeError(f'{name} must be {what}, got {value!r}')
     for each in value:
         if isinstance(each, bool) or not isinstance(each, (int, np.integer)):
             raise UserTypeError(f'{name} must be {what}, got {each!r}')
-        if each < low:
+        if not low <= each <= high:
             raise UserValueError(f'{name} must be {what}, got {each}')
     return [int(each) for each in value]
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
-from ..analysis import tables
+from ..analysis import authors_curves, tables
 from ..utils.errors import UserFileError
 from ..utils.files import check_out, write_text
 from ..utils.paths import show_path
@@ -314,7 +314,7 @@ def _run_view(run: Run, measure: Optional[Measure]) -> dict:
     reached = None
     if paper and values:
         reached = values[best if paper.reported == 'best' else last]
-    theirs = _authors_view(run, values)
+    theirs = _authors_view(run)
     records = list(run.log.iterations.values())[-20:]
     paces = [record['time'] for record in records if isinstance(record.get('time'), (int, float))]
     other = list(run.base.decisive) if run.base else []
@@ -344,15 +344,16 @@ def _run_view(run: Run, measure: Optional[Measure]) -> dict:
     )
 
 
-def _authors_view(run: Run, values: Dict[int, float]) -> Optional[dict]:
-    """The authors' range at the last epoch that both have."""
+def _authors_view(run: Run) -> Optional[dict]:
+    """The authors' range at the last epoch that both have, and what the run had there, in percent."""
     theirs = configs.authors(run.base)
-    both = [step for step in values if theirs and theirs.band(step)]
+    mine = authors_curves.measured(run.log, theirs) if theirs else {}
+    both = [step for step in mine if theirs.band(step)]
     if not both:
         return None
     step = max(both)
     low, high = theirs.band(step)
-    return dict(step=step, low=low, high=high, mine=values[step], runs=len(theirs.runs))
+    return dict(step=step, low=low, high=high, mine=mine[step], around=theirs.around_text(step))
 
 
 def _stat(runs: List[Run], measure: Optional[Measure]) -> Optional[dict]:

@@ -110,7 +110,7 @@ def timm_config(run: Run, target: targets.Target, known: Input) -> Dict[str, Any
     """``config.json`` of a model of timm's."""
     size = list(known.size or (target.size, target.size))
     mean = [value / 255 for value in known.mean or [0.0] * 3]
-    std = [value / 255 for value in known.std or [255.0] * 3]
+    std = [value / 255 for value in known.std or [1.0] * 3]  # timm's pixels are from 0 to 1
     crop = _crop(known)
     return dict(
         architecture=target.hub['architecture'],
@@ -124,7 +124,7 @@ def timm_config(run: Run, target: targets.Target, known: Input) -> Dict[str, Any
             fixed_input_size='img_size' in (target.hub.get('model_args') or {}),
             interpolation=_interpolation(known),
             crop_pct=crop,
-            crop_mode='center',
+            crop_mode='squash' if _squashes(known) else 'center',
             mean=mean,
             std=std,
             num_classes=len(run.classes),
@@ -134,6 +134,12 @@ def timm_config(run: Run, target: targets.Target, known: Input) -> Dict[str, Any
 
 def _step(known: Input, *names: str) -> dict:
     return next((step for step in known.steps if step.get('type') in names), {})
+
+
+def _squashes(known: Input) -> bool:
+    """Whether the pipeline resizes both sides to a fixed size, whatever the image's shape."""
+    step = _step(known, 'Resize')
+    return bool(step) and not step.get('keep_ratio')
 
 
 def _crop(known: Input) -> float:
@@ -169,9 +175,9 @@ def _write_transformers(part: Path, run: Run, target: targets.Target, known: Inp
             resample=resample,
             do_rescale=True,
             rescale_factor=1 / 255,
-            do_normalize=known.mean is not None,
+            do_normalize=True,  # without a mean and deviation it undoes the rescaling
             image_mean=[value / 255 for value in known.mean or [0.0] * 3],
-            image_std=[value / 255 for value in known.std or [255.0] * 3],
+            image_std=[value / 255 for value in known.std or [1.0] * 3],
         ),
     )
 

@@ -46,6 +46,7 @@ def test_a_run_in_mid_way_is_told_where_the_authors_were(tmp_path):
         f"epoch 2: 60.0, the authors' 3 runs had {low:.1f} to {high:.1f} (epochs 1 to 4)"
     )
     assert [line[-1] for line in authors_curves.table_lines(run, curves)] == ['within', 'within']
+    assert curves.around_text(1) == 'epochs 1 to 3' and curves.around_text(300) == 'epochs 298 to 300'
     other = write_run(folder.parent / 'seed1', [10.0], length=300)
     low_run, _ = authors_curves.read(other)
     assert authors_curves.table_lines(low_run, curves)[0][-1] == 'below'
@@ -88,35 +89,69 @@ def test_the_tables_tell_where_the_authors_were(tmp_path):
     assert any("epoch 3: 25.0, the authors' run had" in note for note in row.notes)
 
 
-def test_the_running_loss_is_the_mean_since_the_start_of_the_epoch(tmp_path, capsys, monkeypatch):
-    """Two epochs of 782 iterations, logged every 100, the second one broken off and resumed."""
-    rows = [
-        (epoch, iteration, 782 * (epoch - 1) + iteration) for epoch in (1, 2) for iteration in (100, 200, 300, 700, 782)
+def test_an_unfinished_seed_is_told_of_beside_a_finished_one(tmp_path):
+    folder = tmp_path / 'rm' / 'atss_r50_fpn_1x_coco'
+    write_run(folder / 'seed0', [0.1] * 12, length=12, key='coco/bbox_mAP')
+    write_run(folder / 'seed1', [0.2, 0.26], length=12, key='coco/bbox_mAP')
+    [notes] = [
+        row.notes
+        for table in TABLES.values()
+        for row in tables.fill(table, tmp_path)
+        if any("the authors' run had" in note for note in row.notes)
     ]
+    assert any('epoch 12: 10.0' in note for note in notes) and any('epoch 2: 26.0' in note for note in notes)
 
-    def record(epoch, step, loss):
-        parts = dict(loss=loss - 0.3, loss_consistency=0.1, rm_entropy=0.2)
-        return dict(lr=0.1, time=0.5, epoch=epoch, iter=step, step=step, **parts)
 
+def losses(folder, name, steps, loss=lambda epoch, iteration: 2.0, **other):
+    """Records of a log at some steps of epochs of 782 iterations, as mmengine counts them: on and on."""
+    records = []
+    for step in steps:
+        epoch, iteration = (step - 1) // 782 + 1, (step - 1) % 782 + 1
+        parts = dict(loss=loss(epoch, iteration) - 0.3, loss_consistency=0.1, rm_entropy=0.2)
+        records.append(dict(lr=0.1, time=0.5, epoch=epoch, iter=step, step=step, **parts))
+    return write_session(folder, name, records, settings(300))
+
+
+def test_the_running_loss_is_the_mean_since_the_start_of_the_epoch(tmp_path, capsys, monkeypatch):
+    """Two epochs of 782 iterations, the second one broken off and resumed. Their last two are not logged."""
     folder = tmp_path / 'rm' / 'pyramidnet200_1xb64_cifar10'
-    first = [record(epoch, step, epoch + iteration / 1000) for epoch, iteration, step in rows[:8]]
-    write_session(folder, '20260101_000000', first, settings(300))
-    later = [record(epoch, step, epoch + iteration / 1000) for epoch, iteration, step in rows[7:]]
-    write_session(folder, '20260102_000000', later, settings(300))
+    steps = [*range(10, 781, 10), *range(792, 1563, 10)]
+
+    def loss(epoch, iteration):  # of the ten iterations up to this one
+        return epoch + iteration / 1000
+
+    losses(folder, '20260101_000000', steps[:100], loss)
+    losses(folder, '20260102_000000', steps[98:], loss)
     run, curves = authors_curves.read(folder)
-    mine = authors_curves.running_losses(run)
-    assert sorted(mine) == [(epoch, iteration) for epoch, iteration, _ in rows]
+    mine = authors_curves.running_losses(run, curves)
+    assert sorted(mine) == [(epoch, iteration) for epoch in (1, 2) for iteration in range(10, 781, 10)]
     for epoch in (1, 2):
-        assert mine[epoch, 200] == pytest.approx(epoch + (0.1 + 0.2) / 2)
-        assert mine[epoch, 700] == pytest.approx(epoch + (0.1 + 0.2 + 0.3 + 4 * 0.7) / 7)
+        for count in (1, 20, 78):
+            assert mine[epoch, 10 * count] == pytest.approx(epoch + 0.01 * (count + 1) / 2)
     lines = authors_curves.loss_lines(run, curves)
-    assert [line[:2] for line in lines] == [[str(e), str(i)] for e in (1, 2) for i in (100, 200, 300, 700)]
+    assert [line[:2] for line in lines] == [[str(e), str(i)] for e in (1, 2) for i in range(100, 701, 100)]
+    assert authors_curves.loss_verdict(run, curves).startswith('epoch 2, iteration 700: 2.355')
     theirs = [2.1948, 2.2047, 2.1925]
     mean = sum(theirs) / 3
-    assert lines[0][2:] == ['1.100', f'{mean:.3f}', '2.192', '2.205', f'{100 * (1.1 / mean - 1):+.1f} %']
+    assert lines[0][2:] == ['1.055', f'{mean:.3f}', '2.192', '2.205', f'{100 * (1.055 / mean - 1):+.1f} %']
     monkeypatch.setattr(sys, 'argv', [str(TOOL), str(folder), '--loss'])
     runpy.run_path(str(TOOL), run_name='__main__')
     assert '2.205' in capsys.readouterr().out
+
+
+def test_a_log_that_leaves_iterations_out_is_not_compared(tmp_path):
+    """A record is the mean of ten iterations, also where the log has one in a hundred."""
+    config = 'configs/rm/pyramidnet200_1xb64_cifar10.py'
+    sparse = losses(tmp_path / 'sparse', '20260101_000000', range(100, 301, 100))
+    with pytest.raises(UserValueError, match=r'logged only every 100 iterations.*logger\.interval=10'):
+        authors_curves.loss_verdict(*authors_curves.read(sparse, config))
+    records = [dict(epoch=2, iter=130, step=130, loss=1.0, loss_consistency=0.1, rm_entropy=0.2, lr=0.1, time=0.5)]
+    other = write_session(tmp_path / 'other', '20260101_000000', records, settings(300))
+    with pytest.raises(UserValueError, match='step 130 cannot be in epoch 2, as their epochs have 782 iterations'):
+        authors_curves.loss_lines(*authors_curves.read(other, config))
+    # Epochs of which the authors' losses are not known may be logged as one likes.
+    late = losses(tmp_path / 'late', '20260101_000000', [*range(10, 781, 10), 782 * 6 + 100])
+    assert len(authors_curves.loss_lines(*authors_curves.read(late, config))) == 7
 
 
 def test_a_run_that_did_not_log_the_entropy_is_told_how(tmp_path):

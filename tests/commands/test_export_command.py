@@ -2,6 +2,7 @@
 
 import functools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from zoo_run import CLASSES, call_main, write_images, write_run
 
 from mmrm.commands.export import main
 from mmrm.weights.deploy import read_note, run_file
+from mmrm.weights.targets import Target
+from mmrm.zoo import hub
 from mmrm.zoo.build import open_run
-from mmrm.zoo.inputs import Reader, normalise
+from mmrm.zoo.inputs import Input, Reader, normalise
 
 
 @pytest.fixture(scope='module')
@@ -133,6 +136,24 @@ def test_timm_loads_the_folder_offline_and_says_the_same(wide, folder):
     np.testing.assert_allclose(np.multiply(config['std'], 255), [60, 50, 40])
     assert config['interpolation'] == 'bicubic'
     assert json.loads((folder / 'config.json').read_text())['label_names'] == list(CLASSES)
+
+
+def test_timm_gets_the_same_pixels_without_normalisation_and_with_a_squashing_resize():
+    """An image that is not square, read by timm's own transform and as mmpretrain resizes it."""
+    pytest.importorskip('timm')
+    from PIL import Image
+    from timm.data import create_transform
+
+    steps = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=64, interpolation='bilinear', backend='pillow')]
+    known = Input((64, 64), None, None, 'rgb', steps)
+    target = Target({}, torch.nn.Identity, '', hub=dict(architecture='resnet18'))
+    config = hub.timm_config(SimpleNamespace(classes=CLASSES), target, known)['pretrained_cfg']
+    read = create_transform(
+        **{key: config[key] for key in ('input_size', 'interpolation', 'mean', 'std', 'crop_pct', 'crop_mode')}
+    )
+    image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (90, 120, 3), np.uint8))
+    expected = np.asarray(image.resize((64, 64), Image.BILINEAR)).transpose(2, 0, 1)
+    np.testing.assert_allclose(read(image).numpy(), expected, atol=0.01)
 
 
 def test_the_card_has_what_the_log_says_and_nothing_else(folder, wide):

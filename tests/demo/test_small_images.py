@@ -150,9 +150,10 @@ def test_their_noise_is_that_of_the_control():
     def result(seed, value, side='16'):
         return dict(task='t', mode='frozen', method='rm', seed=seed, value=0, metrics={}, alone={side: value})
 
-    # A variance of 2, so the difference of two runs has one of 4. The same seed in another task counts once.
+    # A variance of 2, so the difference of two runs has one of 4; Student's t with one degree of freedom.
+    # The same seed in another task counts once.
     results = [result(0, 40), result(1, 42), result(1, 42), result(2, 99, side='12')]
-    assert small_noise(16, results) == pytest.approx(1.96 * 2)
+    assert small_noise(16, results) == pytest.approx(12.7062 * 2, rel=1e-5)
     assert small_noise(16, []) is None and small_noise(16) < 10
 
 

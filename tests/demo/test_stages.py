@@ -209,6 +209,19 @@ def test_a_work_dir_of_somebody_else_is_refused(tmp_path):
     with pytest.raises(UserFileError, match='cannot be written'), demo.claimed(tmp_path / 'thesis.tex' / 'below'):
         pass
     assert [p.name for p in tmp_path.iterdir()] == ['thesis.tex']
+    (tmp_path / 'demo.json').write_text('{"scene": 1}')  # not the demo's, though named as its own
+    with pytest.raises(UserFileError, match='not the demo'), demo.claimed(tmp_path):
+        pass
+
+
+def test_a_quick_demo_does_not_replace_a_full_one(tmp_path):
+    with demo.claimed(tmp_path / 'demo'):
+        pass
+    refused = pytest.raises(UserFileError, match='holds a full demo, which a quick one')
+    with refused, demo.claimed(tmp_path / 'demo', quick=True):
+        pass
+    with demo.claimed(tmp_path / 'demo', quick=False):
+        pass
 
 
 def test_two_demos_do_not_share_a_work_dir(tmp_path):
@@ -273,7 +286,7 @@ def test_images_are_fetched_beside_a_training_only_and_a_new_result_is_drawn(pla
         demo.run_demo(plan.work_dir, console=console, **options)
         return console.file.getvalue()
 
-    (plan.work_dir / 'demo.json').write_text('{}')
+    (plan.work_dir / 'demo.json').write_text('{"mmrm": "0.3.0"}')  # of an earlier version
     assert 'no network [/]' in run() and wanted == [True] and len(drawn) == 1
     run()
     assert wanted == [True, False] and len(drawn) == 1  # all is done: nothing to wait for, nothing new
@@ -281,6 +294,8 @@ def test_images_are_fetched_beside_a_training_only_and_a_new_result_is_drawn(pla
     assert 'CIFAR-10 at 16 x 16' in run() and len(drawn) == 2 and 'small/rm' in drawn[1]
     run()
     assert len(drawn) == 2
+    monkeypatch.setattr(demo, 'measured_noise', lambda: dict(atss=9.9, pspnet=9.9))
+    assert '9.9 points' in run() and len(drawn) == 3  # the picture shows the noise as well
 
 
 # -------------------------------------------------------------------------------------------------------------- results

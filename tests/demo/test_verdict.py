@@ -1,8 +1,11 @@
 """What the demo says of its own numbers."""
 
+from pathlib import Path
+
 import pytest
 
-from mmrm.demo.verdict import measured_noise, verdict
+from mmrm.demo import small_images
+from mmrm.demo.verdict import measured_noise, small_noise, verdict
 
 RESULTS = {
     'atss/rm': dict(value=41.26),
@@ -41,3 +44,11 @@ def test_the_noise_is_that_of_frozen_backbones_on_the_nearest_task():
     # A variance of 2, so the difference of two runs has one of 4; Student's t with one degree of freedom.
     assert measured_noise(results) == dict(atss=pytest.approx(12.7062 * 2, rel=1e-5), pspnet=None)
     assert measured_noise([]) == dict(atss=None, pspnet=None)
+
+
+def test_the_page_tells_the_noise_that_the_demo_tells():
+    page = (Path(__file__).parents[2] / 'docs' / 'demo.md').read_text()
+    noise = measured_noise()
+    assert f'within noise ({noise["atss"]:.1f})' in page and f'that of CamVid ({noise["pspnet"]:.1f})' in page
+    assert f'beyond noise ({small_noise(small_images.SHOWN):.1f})' in page
+    assert f'name {small_images.IMAGES} test images' in page

@@ -224,6 +224,21 @@ def test_the_authors_curve_is_drawn_behind_their_config(tmp_path):
     assert found['authors'][0]['x'] == [1, 2] and found['authors'][0]['low'][0] <= 49.11
 
 
+def test_the_summary_says_which_epochs_of_the_authors_it_compares_with(tmp_path):
+    folder = tmp_path / 'rm'
+    write_run(folder / 'pyramidnet200_1xb64_cifar10', [50.0, 64.0])
+    write_run(folder / 'atss_r50_fpn_1x_coco', [0.2, 0.26], length=12, key='coco/bbox_mAP')
+    write_run(folder / 'upernet_r50_8xb2-80k_ade20k-512x512', [70.0], key='aAcc')  # not what the authors' logs have
+    views = page.view_of(collect([tmp_path]), {})['tasks']
+    found = {run['name']: run['authors'] for task in views for group in task['groups'] for run in group['runs']}
+    cifar, atss, upernet = (next(found[name] for name in found if part in name) for part in ('pyramid', 'atss', 'uper'))
+    assert (cifar['mine'], cifar['around']) == (64.0, 'epochs 1 to 4')
+    assert (atss['mine'], atss['around'], atss['low']) == (pytest.approx(26.0), '', pytest.approx(26.6))
+    assert upernet is None
+    text = ' '.join(page.build(collect([tmp_path])).split())
+    assert '64.0<small> epoch 2</small>, theirs 49.1 to 72.9<small> epochs 1 to 4</small>' in text
+
+
 # ---------------------------------------------------------------------------------------------------------- the command
 def test_the_command_writes_the_page_and_replaces_only_its_own(tmp_path, capsys):
     write_run(tmp_path / 'run', [10.0])
