@@ -256,8 +256,8 @@ def loss_verdict(run: RunLog, curves: Curves) -> Optional[str]:
     reach = curves.loss_reach(epoch, iteration)
     place = 'within' if abs(value - mean) <= reach else 'outside'
     return (
-        f'{found}; {place} what {len(curves.losses)} runs let expect of another one: '
-        f'{mean - reach:.3f} to {mean + reach:.3f}, 19 times in 20'
+        f'{found}; {place} the 95 % prediction interval of their {len(curves.losses)} runs, '
+        f'{mean - reach:.3f} to {mean + reach:.3f}'
     )
 
 
@@ -354,7 +354,7 @@ def draw_loss(run: RunLog, curves: Curves):
                 color='#999999',
                 alpha=0.3,
                 linewidth=0,
-                label='where one more run of theirs would lie, 19 times in 20',
+                label='95 % prediction interval for one more run',
             )
         for number, values in enumerate(curves.losses.values()):
             axes.plot(

@@ -1,4 +1,4 @@
-"""RM in minutes, on the CPU: it trains on photographs; a detector and a segmentor are tuned on its backbone."""
+"""RM in minutes, on the CPU: it trains on photographs; shipped backbones are compared downstream."""
 
 import os
 from typing import Optional, Sequence

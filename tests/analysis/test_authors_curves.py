@@ -177,9 +177,9 @@ def test_a_loss_is_judged_by_the_spread_of_the_authors_runs(tmp_path):
     config = 'configs/rm/pyramidnet200_2xb32_cifar10.py'
     mean = (2.0554 + 2.0702 + 2.0443) / 3
     near = authors_curves.loss_verdict(*authors_curves.read(first_epoch(tmp_path / 'near', 2.06), config))
-    assert near.startswith('epoch 1, iteration 300: 2.060, +0.2 % from their mean; within what 3 runs let expect')
+    assert near.startswith('epoch 1, iteration 300: 2.060, +0.2 % from their mean; within the 95 % prediction interval')
     far = authors_curves.loss_verdict(*authors_curves.read(first_epoch(tmp_path / 'far', 2.2), config))
-    assert '+7.0 % from their mean; outside what 3 runs' in far
+    assert '+7.0 % from their mean; outside the 95 % prediction interval of their 3 runs' in far
     curves = authors_curves.curves_of(config)
     reach = curves.loss_reach(1, 300)
     assert f'{mean - reach:.3f} to {mean + reach:.3f}' in far
@@ -200,7 +200,7 @@ def test_the_tool_draws_the_loss_over_theirs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, 'argv', [str(TOOL), str(folder), str(tmp_path / 'loss.png'), '--loss'])
     monkeypatch.setattr(sys, 'path', list(sys.path))
     runpy.run_path(str(TOOL), run_name='__main__')
-    assert 'within what 3 runs let expect' in capsys.readouterr().out
+    assert 'within the 95 % prediction interval of their 3 runs' in capsys.readouterr().out
     assert (tmp_path / 'loss.png').stat().st_size > 10_000
 
 
@@ -219,7 +219,7 @@ def test_the_published_losses_are_those_of_the_log():
     page = (docs / 'authors_curves.md').read_text()
     assert all(f'| {" | ".join(line)} |' in page for line in lines)
     verdict = authors_curves.loss_verdict(run, curves)
-    assert 'within what 3 runs let expect' in verdict and '1.996 to 2.118' in verdict and '1.996 to 2.118' in page
+    assert 'within the 95 % prediction interval of their 3 runs, 1.996 to 2.118' in verdict and '1.996 to 2.118' in page
     # The parts are those of the method: the mean of the areas of clipped boxes is about 0.17, and none is negative.
     shares = [record['rm_lambda'] for record in run.iterations.values()]
     assert len(shares) == 30 and 0.15 < sum(shares) / 30 < 0.2
