@@ -26,7 +26,8 @@ for name in GPUS CPUS_PER_TASK GPUS_PER_NODE; do
     [[ $value =~ ^[1-9][0-9]*$ ]] || fail "$name=$value is not a whole number of 1 or more"
 done
 GPUS_PER_NODE=${GPUS_PER_NODE:-$((GPUS < 8 ? GPUS : 8))}
-[[ $config == mmrm::* ]] || [ -f "$config" ] || [ -f "$tools/../$config" ] || [ -f "$tools/../configs/$config" ] || fail "config $config does not exist"
+# A name without a folder, such as rm_resnet50_8xb64_in1k or mmpretrain::..., is left to train.py.
+[[ $config == *::* || $config != */* && $config != *.py ]] || [ -f "$config" ] || [ -f "$tools/../$config" ] || [ -f "$tools/../configs/$config" ] || fail "config $config does not exist"
 command -v srun >/dev/null || fail "srun was not found: this machine has no Slurm. tools/dist_$task.sh needs none."
 
 WARN_SECONDS=${WARN_SECONDS:-120}

@@ -173,7 +173,7 @@ def load_classifier(name: str, config: Union[str, Path], checkpoint: Union[str, 
         raise UserFileError(f'checkpoint {checkpoint} of {name} does not exist.')
     checkpoint = Path(find_checkpoint(checkpoint))
     model = build_model(cfg)
-    preflight.check_weights(model, str(checkpoint), unused=preflight.UNUSED_IN_TEST)
+    preflight.load_weights(model, str(checkpoint), unused=preflight.UNUSED_IN_TEST)
     saved = read_checkpoint(checkpoint)
     meta = saved.get('meta') if isinstance(saved, dict) else None
     epoch = (meta or {}).get('epoch') or (saved.get('epoch') if isinstance(saved, dict) else None)

@@ -157,6 +157,7 @@ def measure(
     for scale in scales:
         if not 0 < scale <= 1:
             raise UserValueError(f'scale={scale} must be in (0, 1].')
+    scales, backgrounds = list(dict.fromkeys(scales)), list(dict.fromkeys(backgrounds))  # each once
     classifiers.check_same_classes(models)
     pixels, labels = load_images(models[0], images, seed)
     partners = other_class(labels, seed)

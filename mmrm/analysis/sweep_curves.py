@@ -7,9 +7,10 @@ import statistics
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
+from ..utils.decisive import decisive_settings, differences
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import home, show_path
-from ..utils.runs import read_run
+from ..utils.runs import RunLog, read_run
 from ..visualization import figures
 from .published import CHOSEN, CURVES
 
@@ -79,13 +80,27 @@ def _point(folder: Path, kind: str) -> Optional[Point]:
             continue
         step = run.best('accuracy/top1') if kind == 'best' else run.last('accuracy/top1')
         if step is not None:
-            errors.append((run.finished, 100 - run.validations[step]['accuracy/top1']))
-    finished = [error for done, error in errors if done]
-    values = finished or [error for _, error in errors]
+            errors.append((run, 100 - run.validations[step]['accuracy/top1']))
+    finished = [(run, error) for run, error in errors if run.finished]
+    _check_same_settings([run for run, _ in finished or errors])
+    values = [error for _, error in finished or errors]
     if not values:
         return None
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return Point(folder.name, statistics.fmean(values), deviation, len(values), bool(finished))
+
+
+def _check_same_settings(runs: Sequence[RunLog]) -> None:
+    """Raise if runs that shall be seeds of one point differ in more than their seed."""
+    known = {run.folder: decisive_settings(run.settings, True, True) for run in runs if run.settings}
+    first = next(iter(known), None)
+    for folder, settings in known.items():
+        found = differences(known[first], settings)
+        if found:
+            raise UserFileError(
+                f'{show_path(first)} and {show_path(folder)} are not seeds of one run: {found[0]}. Move the one that '
+                'does not belong there away.'
+            )
 
 
 def draw(results: Dict[str, Dict[str, List[Point]]], foot: Sequence[str] = ()):

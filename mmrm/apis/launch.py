@@ -287,6 +287,7 @@ def prepare_train(args: argparse.Namespace) -> Config:
     preflight.set_launcher(cfg, args, device)
     preflight.check_optimizer(cfg)
     preflight.check_schedule(cfg)
+    preflight.check_file_names(cfg)
     preflight.check_sync_bn(cfg, args, device)
     preflight.check_batch_augments(cfg)
     if args.seed is not None:

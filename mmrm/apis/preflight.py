@@ -62,17 +62,37 @@ def check_schedule(cfg: Config) -> None:
             continue
         name = f'param_scheduler{f".{index}" if len(schedulers) > 1 else ""} ({type_name(each)})'
         begin, end = each.get('begin', 0), each.get('end')
-        if end is None and begin >= length > 0:
+        if end is None and _is_number(begin) and begin >= length > 0:
             raise UserValueError(
                 f'config: {name} begins at epoch {begin}, and train_cfg.max_epochs is {length}: give the schedule the '
                 'length of the training.'
             )
-        last = max(end or 0, begin + (each.get('T_max') or 0), each.get('epochs') or 0, *(each.get('milestones') or ()))
+        milestones = each.get('milestones') or ()
+        numbers = [end, each.get('T_max'), each.get('epochs'), begin]
+        if isinstance(milestones, (list, tuple)):
+            numbers += milestones
+        if not isinstance(milestones, (list, tuple)) or not all(each is None or _is_number(each) for each in numbers):
+            continue  # its class says what is wrong
+        last = max(end or 0, begin + (each.get('T_max') or 0), each.get('epochs') or 0, *milestones)
         if length < last < INFINITE:
             warn(
                 f'{name} is meant for {last} epochs, and train_cfg.max_epochs is {length}: the learning rate will not '
                 'come down as planned. For a shorter run, shorten the schedule, too.'
             )
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_file_names(cfg: Config) -> None:
+    """Raise if checkpoints would get names by which they are not found again."""
+    name = ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('filename_tmpl')
+    if name not in (None, 'epoch_{}.pth', 'iter_{}.pth'):
+        raise UserValueError(
+            f'config: default_hooks.checkpoint.filename_tmpl = {name!r}: checkpoints of other names than '
+            "'epoch_{}.pth' and 'iter_{}.pth' would not be found by --resume and could be overwritten. Leave it out."
+        )
 
 
 def check_sync_bn(cfg: Config, args: argparse.Namespace, device: str) -> None:
@@ -520,22 +540,30 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def check_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) -> None:
-    """Raise unless a checkpoint has all weights of a model, in the right shapes; mmengine itself would only warn.
+    """:func:`load_weights` where mmengine loads them afterwards: one process of a node reads the file for all."""
+    if '://' not in path and local_rank() == 0:
+        load_weights(model, path, unused)
+
+
+def load_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) -> None:
+    """Fill a model from a checkpoint, or raise unless it has all weights in the right shapes; mmengine would only warn.
 
     Args:
         model: The model; it holds the weights afterwards.
         path: The checkpoint.
-        unused: Parts of names that may be missing; with any, the checkpoint may also hold more than the model.
+        unused: Parts of names that may be missing or left over. With any, the checkpoint may also hold whole parts that
+            the model lacks, but not more of a part that it has: that is another network.
     """
-    if '://' in path or local_rank() > 0:
-        return
     model = unwrapped(model)
     checkpoint = read_checkpoint(path)
     state = checkpoint.get('state_dict', checkpoint)
     state = {name[7:] if name.startswith('module.') else name: value for name, value in state.items()}
     missing, left, shapes = compare(model.state_dict(), state)
     missing = [name for name in missing if not any(part in name for part in unused)]
-    if missing or shapes or (left and not unused):
+    if unused:
+        own = {name for name, _ in model.named_children()}
+        left = [name for name in left if name.partition('.')[0] in own and not any(part in name for part in unused)]
+    if missing or shapes or left:
         told = [
             f'{len(names)} weights {what} ({abbreviate(names, 3)})'
             for names, what in (

@@ -18,7 +18,8 @@ def compile_losses(model: torch.nn.Module, options: Optional[Union[bool, dict]])
     in as tensors, and the network, its head and its losses are one graph.
 
     Args:
-        model: mmpretrain's ``ImageClassifier``, under DDP or not. Any other model is left alone.
+        model: mmpretrain's ``ImageClassifier``, under DDP or not. Any other model is left alone, and so is
+            one with a ``loss`` of its own.
         options: ``compile`` of the config: True, or the arguments of ``torch.compile``.
 
     Returns:
@@ -27,6 +28,8 @@ def compile_losses(model: torch.nn.Module, options: Optional[Union[bool, dict]])
     classifier = model.module if is_model_wrapper(model) else model
     if not isinstance(classifier, ImageClassifier) or not options:
         return False
+    if type(classifier).loss is not ImageClassifier.loss:
+        return False  # a loss of the user's own: mmengine compiles the step as it is
 
     def losses(inputs: torch.Tensor, samples) -> dict:
         return classifier.head.loss(classifier.extract_feat(inputs), samples)

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..models.data_preprocessor import history_state, load_history_state, reset_history
 from ..utils import stopping
+from ..utils.errors import UserValueError
 from ..utils.random_state import get_random_state, seeded, set_random_state
 from .samplers import make_resumable
 from .whole_batches import takes_whole_batches
@@ -107,6 +108,17 @@ class ResumableLoop:
             self._tell(
                 f'The checkpoint is of a {state["loop"]} and this run has a {type(self).__name__}. Training '
                 f'goes on {self._where()}, but not bit for bit.'
+            )
+        if (
+            isinstance(self, EpochBasedTrainLoop)
+            and any(wrapper._accumulative_counts > 1 for wrapper in wrappers_of(self.runner.optim_wrapper))
+            and state is not None
+            and state['samples'] != self._samples_per_batch()
+        ):
+            raise UserValueError(
+                f'the checkpoint is of a run with {state["samples"]} samples per iteration over all processes and this '
+                f'one has {self._samples_per_batch()}: gradients are accumulated by the number of the iteration, which '
+                'does not fit any more. Resume with as many processes and the same batch size.'
             )
         if random_states is not None and len(random_states) != get_world_size():
             if state is not None and self.batches is not None:
@@ -444,8 +456,12 @@ def tensors_of(runner) -> List[Tuple[torch.Tensor, torch.Tensor]]:
 
 def accumulating(optim_wrapper) -> bool:
     """Whether the gradients of some iterations wait for those of the next ones."""
-    wrappers = optim_wrapper.values() if isinstance(optim_wrapper, OptimWrapperDict) else [optim_wrapper]
-    return any(not wrapper.should_update() for wrapper in wrappers)
+    return any(not wrapper.should_update() for wrapper in wrappers_of(optim_wrapper))
+
+
+def wrappers_of(optim_wrapper) -> List[OptimWrapper]:
+    """One, or those of several optimizers."""
+    return list(optim_wrapper.values()) if isinstance(optim_wrapper, OptimWrapperDict) else [optim_wrapper]
 
 
 def named(prefix: str, states: List[dict]) -> Dict[str, torch.Tensor]:

@@ -53,6 +53,26 @@ RANK_VARIABLES = {
 }
 
 
+def _lengths(schedulers) -> list:
+    """How long each schedule is, by what it is made of: what a checkpoint brings back with it."""
+    found = schedulers if isinstance(schedulers, list) else []
+    keys = ('end', 'T_max', 'epochs', 'total_iters')
+    return [
+        (type(each).__name__, {key: getattr(each, key) for key in keys if getattr(each, key, None) is not None})
+        for each in found
+    ]
+
+
+def _lengths_text(lengths: list) -> str:
+    return ', '.join(f'{name} {"/".join(f"{key} {value}" for key, value in each.items())}' for name, each in lengths)
+
+
+def _first_rate(optim_wrapper) -> Optional[float]:
+    """The initial learning rate of the first group; None where there are several optimizers."""
+    groups = getattr(optim_wrapper, 'param_groups', None)
+    return groups[0].get('initial_lr', groups[0]['lr']) if isinstance(groups, list) and groups else None
+
+
 class Runner(MMEngineRunner):
     """mmengine's Runner, with these differences.
 
@@ -102,7 +122,10 @@ class Runner(MMEngineRunner):
         checkpoint = hooks.get('checkpoint', dict(type='CheckpointHook', interval=1))
         stock = ('CheckpointHook', 'mmengine.CheckpointHook', CheckpointHook)
         if isinstance(checkpoint, dict) and checkpoint.get('type') in stock:
-            clock = dict(every_minutes=EVERY_MINUTES) if checkpoint.get('interval', -1) > 0 else {}
+            interval = checkpoint.get('interval', -1)
+            if not isinstance(interval, int):
+                raise UserValueError(f'default_hooks.checkpoint.interval={interval!r} must be a whole number.')
+            clock = dict(every_minutes=EVERY_MINUTES) if interval > 0 else {}
             hooks['checkpoint'] = dict(clock, **dict(checkpoint, type=CrashSafeCheckpointHook))
         super().register_default_hooks(hooks)
 
@@ -150,7 +173,20 @@ class Runner(MMEngineRunner):
         return super().build_train_loop(loop)
 
     def resume(self, filename: str, *args, **kwargs) -> None:
+        planned, rate = _lengths(self.param_schedulers), _first_rate(self.optim_wrapper)
         super().resume(filename, *args, **kwargs)
+        kept = _lengths(self.param_schedulers)
+        if kept != planned:
+            self.logger.warning(
+                f'The schedule of the checkpoint is kept, not the one of this config ({_lengths_text(kept)} instead of '
+                f'{_lengths_text(planned)}): the learning rate does not follow a new length, number of processes or '
+                'batch size. Another schedule needs a new run: --cfg-options load_from=CHECKPOINT'
+            )
+        if (self.auto_scale_lr or {}).get('enable') and _first_rate(self.optim_wrapper) != rate:
+            self.logger.warning(
+                f'--auto-scale-lr has no effect on a run that resumes: the learning rate stays that of the checkpoint, '
+                f'{_first_rate(self.optim_wrapper):g}, not {rate:g}.'
+            )
         if isinstance(self.train_loop, EpochBasedTrainLoop) and not isinstance(self.train_loop, ResumableLoop):
             check_epoch_is_complete(filename, self.epoch, self.iter, self.message_hub.runtime_info)
 
@@ -186,6 +222,11 @@ class Runner(MMEngineRunner):
                 raise UserFileError(
                     f"checkpoint {filename} has code in meta['config'], and a resume would execute it: "
                     f'refused. To start a new run from its weights: --cfg-options load_from={filename}'
+                )
+            if self.param_schedulers and 'param_schedulers' not in checkpoint:
+                raise UserFileError(
+                    f'checkpoint {filename} has no param_schedulers: the learning rate would begin anew. It was saved '
+                    f'with save_param_scheduler=False; a new run from its weights: --cfg-options load_from={filename}'
                 )
             self._tell_drift(filename, meta)
             if isinstance(self.train_loop, ResumableLoop):

@@ -22,6 +22,7 @@ def takes_whole_batches(model: torch.nn.Module) -> bool:
     head = getattr(classifier, 'head', None)
     return (
         isinstance(classifier, ImageClassifier)
+        and type(classifier).loss is ImageClassifier.loss
         and isinstance(getattr(classifier, 'data_preprocessor', None), RMDataPreprocessor)
         and isinstance(head, ClsHead)
         and type(head)._get_loss is ClsHead._get_loss

@@ -194,7 +194,7 @@ def load_model(cfg, checkpoint: Path, device: str):
     else:
         model = MODELS.build(cfg.model)
     model = revert_sync_batchnorm(model)
-    preflight.check_weights(model, str(checkpoint), unused=preflight.UNUSED_IN_TEST)
+    preflight.load_weights(model, str(checkpoint), unused=preflight.UNUSED_IN_TEST)
     return model.to(device).eval()
 
 

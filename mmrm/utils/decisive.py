@@ -97,6 +97,8 @@ def decisive_settings(cfg: dict, length: bool = False, weights: bool = False) ->
     scaling = found.pop('auto_scale_lr', None) or {}
     if scaling.get('enable'):
         found['auto_scale_lr'] = scaling.get('base_batch_size')
+    if weights and cfg.get('load_from') and not cfg.get('resume'):
+        found['load_from'] = cfg['load_from']
     found['randomness'] = {key: value for key, value in (found.get('randomness') or {}).items() if key != 'seed'}
     left_out = {
         *PLACES_AND_SPEED,

@@ -111,6 +111,10 @@ def read_run(folder: Union[str, Path]) -> RunLog:
     if not sessions:
         raise UserFileError(f'{folder} holds no log of mmengine (<time>/vis_data/scalars.json).')
     settings = _read_settings(folder, sessions[-1])
+    if (settings or {}).get('resume') and len(sessions) > 1:
+        # A session that resumes names its own checkpoint: what the run began from is in the first one's config.
+        begun = _read_settings(folder, sessions[0]) or {}
+        settings = {**settings, 'load_from': begun.get('load_from'), 'resume': bool(begun.get('resume'))}
     unit, length = _length(settings)
     logged = merge_sessions(folder, by_epoch=unit == 'epochs')
     epochs = {record['epoch']: record for record in logged.iterations.values() if isinstance(record.get('epoch'), int)}

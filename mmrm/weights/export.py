@@ -109,6 +109,8 @@ def export_classifier(
         check_classifier(network, source, linear=False)
         verify(network.backbone, str(source))
         state_dict = _mmpretrain(network)
+        if (identify(network.backbone) or {}).get('type') == 'ConvNeXt':
+            meta['norm_first'] = norm_first(network, backbone_of(weights, settings), weights.meta)
     else:
         facts = facts_of(weights, settings)
         network, target = facts.network, targets.make_target(layout, facts)
@@ -132,14 +134,29 @@ def facts_of(weights: Weights, settings: Optional[dict] = None, size: Optional[i
     network = split(weights.tensors)
     check_classifier(network, weights.file)
     config = verify(network.backbone, str(weights.file))
+    backbone = backbone_of(weights, settings)
+    return targets.Facts(network, config, weights.file, backbone, norm_first(network, backbone, weights.meta), size)
+
+
+def backbone_of(weights: Weights, settings: Optional[dict] = None) -> dict:
+    """The ``backbone`` of the config that made a checkpoint; empty if it is not known."""
     if settings is None:
         settings = parse_settings(str(weights.meta.get('cfg') or '')) or {}
     model = settings.get('model')
     backbone = model.get('backbone') if isinstance(model, dict) else None
-    backbone = dict(backbone) if isinstance(backbone, dict) else {}
-    # RM needs the map, so a ConvNeXt that it trained normalises first; mmpretrain's own default is to pool first.
-    norm_first = not backbone.get('gap_before_final_norm', not any(key.startswith(ROI_LAYER) for key in network.head))
-    return targets.Facts(network, config, weights.file, backbone, norm_first, size)
+    return dict(backbone) if isinstance(backbone, dict) else {}
+
+
+def norm_first(network: Network, backbone: dict, meta: dict) -> bool:
+    """Whether a ConvNeXt normalises its map before pooling: by its config, an earlier export's note, or RM's layer.
+
+    RM needs the map, so a ConvNeXt that it trained normalises first; mmpretrain's own default is to pool first.
+    """
+    if 'gap_before_final_norm' in backbone:
+        return not backbone['gap_before_final_norm']
+    if isinstance(meta.get('norm_first'), bool):
+        return meta['norm_first']
+    return any(key.startswith(ROI_LAYER) for key in network.head)
 
 
 def check_classifier(network: Network, source: Path, linear: bool = True) -> None:

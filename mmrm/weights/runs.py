@@ -83,11 +83,13 @@ def weights_of_run(folder: Path, hint: str = '') -> Path:
     Raises:
         UserFileError: If there is none, or several that could be meant.
     """
-    best = current_best(folder)
+    best, latest = current_best(folder), latest_checkpoint(folder)
+    if not best and latest is not None and latest.parent.resolve() != folder.resolve():
+        best = current_best(latest.parent)  # the run has its checkpoints elsewhere
     if len(best) > 1:
         names = abbreviate(file.name for file in best)
         raise UserFileError(f'{folder} has {len(best)} best checkpoints, name one: {names}.')
-    latest = best[0] if best else latest_checkpoint(folder)
+    latest = best[0] if best else latest
     if latest is not None:
         if not latest.is_file():
             raise UserFileError(f'{folder / "last_checkpoint"} names {latest.name}, which is not there.')

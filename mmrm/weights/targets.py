@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 import torch
 from torch import nn
 
+from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line
 from .layouts import PVT_DEPTHS, Network, StateDict, abbreviate, compare, describe, pvt_to_timm
 
@@ -128,6 +129,9 @@ def source_classifier(facts: Facts) -> nn.Module:
     from mmpretrain.registry import MODELS
 
     config = dict(facts.backbone) if is_timm(facts) else dict(facts.config or {})
+    if not is_timm(facts) and facts.backbone and type_name(facts.backbone) == type_name(config):
+        # What no tensor shows, such as strides: as it was trained.
+        config = {**config, **facts.backbone, 'type': config['type']}
     if config['type'] == 'ConvNeXt':
         config['gap_before_final_norm'] = not facts.norm_first
     if '.' in str(config['type']):  # another toolbox's: its registry is filled by the import

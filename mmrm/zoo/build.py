@@ -45,7 +45,7 @@ def build_model(cfg: Config) -> torch.nn.Module:
 
 def load(model: torch.nn.Module, file: Path) -> None:
     """Fill a model from a file: all of it, but for what serves training only."""
-    preflight.check_weights(model, str(file), unused=preflight.UNUSED_IN_TEST)
+    preflight.load_weights(model, str(file), unused=preflight.UNUSED_IN_TEST)
 
 
 class Run(NamedTuple):

@@ -144,10 +144,17 @@ def _squashes(known: Input) -> bool:
 
 def _crop(known: Input) -> float:
     """The share of the resized image's short side that the crop keeps."""
-    edge = _step(known, 'ResizeEdge').get('scale')
-    crop = _step(known, 'CenterCrop').get('crop_size')
-    crop = crop[0] if isinstance(crop, list) else crop
+    edge, crop = _side(_step(known, 'ResizeEdge', 'Resize').get('scale')), _crop_side(known)
     return round(crop / edge, 4) if isinstance(edge, int) and isinstance(crop, int) and crop <= edge else 1.0
+
+
+def _side(value: Any) -> Any:
+    """Of a size that may be two numbers, the first."""
+    return value[0] if isinstance(value, list) and value else value
+
+
+def _crop_side(known: Input) -> Any:
+    return _side(_step(known, 'CenterCrop').get('crop_size'))
 
 
 def _interpolation(known: Input) -> str:
@@ -162,14 +169,16 @@ def _write_transformers(part: Path, run: Run, target: targets.Target, known: Inp
     config.save_pretrained(str(part))
     size = known.size or (target.size, target.size)
     edge = _step(known, 'ResizeEdge').get('scale')
+    fixed = _step(known, 'Resize').get('scale')
+    fixed = fixed if isinstance(fixed, list) else [fixed, fixed] if isinstance(fixed, int) else [size[1], size[0]]
     resample = {'nearest': 0, 'lanczos': 1, 'bilinear': 2, 'bicubic': 3, 'box': 4}.get(_interpolation(known), 2)
-    crops = isinstance(edge, int)
+    crops = isinstance(edge, int) or _crop_side(known) is not None
     _write_json(
         part / 'preprocessor_config.json',
         dict(
             image_processor_type='ViTImageProcessor' if not crops else 'CLIPImageProcessor',
             do_resize=True,
-            size=dict(shortest_edge=edge) if crops else dict(height=size[0], width=size[1]),
+            size=dict(shortest_edge=edge) if isinstance(edge, int) else dict(height=fixed[1], width=fixed[0]),
             do_center_crop=crops,
             crop_size=dict(height=size[0], width=size[1]),
             resample=resample,

@@ -90,15 +90,14 @@ def from_files(steps: List[dict]) -> bool:
 
 def find_size(cfg: Config, steps: List[dict]) -> Optional[Tuple[int, int]]:
     """Height and width that the test pipeline gives to every image, None if they depend on the image."""
-    if not from_files(steps):
-        held = _held_size(cfg)
-        return (held, held) if held else None
+    held = None if from_files(steps) else _held_size(cfg)
+    tried = ((held, held),) if held else ((300, 400), (410, 310))
     after = [step for step in steps if type_name(step) != 'LoadImageFromFile']
     classifiers.scope(cfg)
     sizes = set()
     try:
         transform = Compose([TRANSFORMS.build(dict(step)) for step in after])
-        for height, width in ((300, 400), (410, 310)):
+        for height, width in tried:
             data = dict(
                 img=np.zeros((height, width, 3), np.uint8), img_shape=(height, width), ori_shape=(height, width)
             )
@@ -129,22 +128,26 @@ class Reader:
         classifiers.scope(cfg)
         steps = test_steps(cfg)
         self.rgb = not from_files(steps)  # data sets that hold their pixels have them in RGB
+        first = []
         if self.rgb:
-            size = find_size(cfg, steps)
-            resize = [dict(type='Resize', scale=(size[1], size[0]), interpolation='area')] if size else []
-            steps = [dict(type='LoadImageFromFile'), *resize, dict(type='PackInputs')]
-        self.transform = Compose([TRANSFORMS.build(dict(step)) for step in steps])
+            held = _held_size(cfg)
+            resize = [dict(type='Resize', scale=(held, held), interpolation='area')] if held else []
+            first = [dict(type='LoadImageFromFile'), *resize]
+        build = [[TRANSFORMS.build(dict(step)) for step in each] for each in (first, steps)]
+        self.first, self.transform = map(Compose, build)
 
     def __call__(self, file: Union[str, Path]) -> np.ndarray:
         if not Path(file).is_file():
             raise UserFileError(f'{file} does not exist')
         check_whole(file)
         try:
-            data = self.transform(dict(img_path=str(file)))
+            data = self.first(dict(img_path=str(file)))
+            if self.rgb:
+                data['img'] = data['img'][..., ::-1].copy()
+            data = self.transform(data)
         except Exception as error:
             raise UserFileError(f'{file} cannot be read as an image: {reason(file, error)}') from error
-        image = data['inputs'].permute(1, 2, 0).numpy()
-        return image[..., ::-1].copy() if self.rgb else image
+        return data['inputs'].permute(1, 2, 0).numpy()
 
     def to_rgb(self, image: np.ndarray) -> np.ndarray:
         """What was read, as people see it."""

@@ -213,3 +213,23 @@ def test_an_empty_map_is_marked_and_the_colours_have_a_scale(trained):
 def test_the_figure_is_written_in_every_format(tmp_path, trained, suffix):
     figure = cam.draw([trained], cam.mixed_subjects(trained, images=1), data='noise')
     assert figures.save(figure, tmp_path / f'a.{suffix}').stat().st_size > 1000
+
+
+def test_a_file_goes_through_the_validation_where_there_is_no_test(tmp_path):
+    """A red picture reaches the network as the pipeline reads it, in BGR and cut to size; it is shown in RGB."""
+    import cv2
+    import numpy as np
+    from mmengine.config import Config
+
+    cv2.imwrite(str(tmp_path / 'red.png'), np.full((300, 300, 3), (0, 0, 255), np.uint8))
+    steps = [
+        dict(type='LoadImageFromFile'),
+        dict(type='Resize', scale=256),
+        dict(type='CenterCrop', crop_size=224),
+        dict(type='PackInputs'),
+    ]
+    cfg = Config(dict(default_scope='mmpretrain', val_dataloader=dict(dataset=dict(pipeline=steps))))
+    trained = classifiers.Trained('val only', None, cfg, 'none.pth')
+    image = cam.read_image(tmp_path / 'red.png', trained)
+    assert image.shape == (224, 224, 3) and image[0, 0].tolist() == [0, 0, 255]
+    assert cam._rgb(image, trained)[0, 0].tolist() == [255, 0, 0]

@@ -58,7 +58,9 @@ def measured(monkeypatch):
     monkeypatch.setattr(classifiers, 'check_same_classes', lambda models: None)
     model = classifiers.Trained('area', BrightestShare(), None, 'none.pth')
     every = (*scale_sensitivity.BACKGROUNDS, scale_sensitivity.NOTHING)
-    points = scale_sensitivity.measure([model], scales=(1.0, 0.8, 0.6), batch=4, backgrounds=every)
+    # One that is named twice counts once.
+    points = scale_sensitivity.measure([model], (1.0, 0.8, 0.6, 1), batch=4, backgrounds=(*every, 'grey'))
+    assert len(points) == 9
     return {(point.background, point.scale): point for point in points}
 
 

@@ -70,3 +70,10 @@ def test_a_setting_that_the_paper_has_no_points_of_gets_none(tmp_path):
     write_run(tmp_path / 'alpha' / 'mine' / '0.5' / 'seed0', [60.0])
     (axes,) = sweep_curves.draw(dict(alpha=sweep_curves.read_sweep('alpha', tmp_path))).axes
     assert axes.get_legend_handles_labels()[1] == ['RM']
+
+
+def test_a_run_of_other_settings_is_no_seed(root):
+    """What a short trial under another seed leaves."""
+    write_run(root / 'alpha' / 'cifar100-resnet18' / '0.5' / 'seed9', [20.0])
+    with pytest.raises(UserFileError, match=r'seed0 and .*seed9 are not seeds .*max_epochs: 3 -> 1'):
+        sweep_curves.read_sweep('alpha', root)

@@ -86,6 +86,17 @@ def test_a_schedule_that_begins_after_the_end(error, run):
     assert 'param_scheduler.1 (CosineAnnealingLR) begins at epoch 5, and train_cfg.max_epochs is 2' in told
 
 
+def test_milestones_that_are_no_list_are_told_by_their_class(error, run):
+    run[0].write_text(run[0].read_text() + 'param_scheduler = dict(type="RMStepLR", milestones=150)\n')
+    assert 'milestones=150' in error(launch.train, run[0], '--work-dir', run[1])
+
+
+def test_checkpoints_of_names_that_nothing_finds_again(error, run):
+    run[0].write_text(run[0].read_text() + 'default_hooks = dict(checkpoint=dict(filename_tmpl="rn_{}.pth"))\n')
+    told = error(launch.train, run[0], '--work-dir', run[1])
+    assert "filename_tmpl = 'rn_{}.pth'" in told and "'epoch_{}.pth'" in told
+
+
 @pytest.mark.parametrize(
     'scheduler,length',
     [

@@ -156,6 +156,12 @@ def test_timm_gets_the_same_pixels_without_normalisation_and_with_a_squashing_re
     np.testing.assert_allclose(read(image).numpy(), expected, atol=0.01)
 
 
+def test_a_crop_after_a_squashing_resize_is_kept():
+    steps = [dict(type='Resize', scale=[80, 80]), dict(type='CenterCrop', crop_size=64)]
+    known = Input((64, 64), None, None, 'rgb', steps)
+    assert hub._crop(known) == pytest.approx(0.8) and hub._squashes(known)
+
+
 def test_the_card_has_what_the_log_says_and_nothing_else(folder, wide):
     card = (folder / 'README.md').read_text()
     for words in (

@@ -123,3 +123,8 @@ def test_cifars_network_gets_its_32_pixels(tmp_path, images):
     found = Reader(cfg)(images[0])
     expected = np.asarray(Image.open(images[0]).convert('RGB').resize((32, 32), Image.BOX), np.float32)
     assert found.shape == (32, 32, 3) and np.abs(found - expected).mean() < 6
+    # What the test pipeline does with the 32 pixels is done here, too.
+    cfg.test_dataloader.dataset.pipeline = [dict(type='Resize', scale=64), dict(type='PackInputs')]
+    large = Reader(cfg)(images[0])
+    assert describe_input(cfg).size == (64, 64) and large.shape == (64, 64, 3)
+    assert np.abs(large[::2, ::2].astype(float) - expected).mean() < 20

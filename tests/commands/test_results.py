@@ -61,3 +61,13 @@ def test_mistakes(argv, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = call(capsys, *argv)
     assert code == 2 and message in err
+
+
+def test_iterations_are_not_taken_for_epochs(tmp_path):
+    """A checkpoint of iteration 3 in a run that was validated after epoch 3."""
+    from mmrm.zoo.results import checkpoints_of, measured
+
+    run = write_run(tmp_path / 'river')
+    shutil.copy(next(run.glob('best_*.pth')), run / 'iter_3.pth')
+    assert measured(run / 'iter_3.pth') is None
+    assert [path.name for path in checkpoints_of(run)] == ['best_accuracy_top1_epoch_2.pth']

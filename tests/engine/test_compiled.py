@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from helpers import batch, classifier
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper
+from mmpretrain.models import ImageClassifier
 from tiny_run import write_run
 from torch._dynamo.utils import counters
 
@@ -64,6 +65,16 @@ def test_two_graphs_serve_every_box_and_nothing_breaks_them():
     assert len({losses['rm_lambda'] for losses in eager}) > 10  # as many boxes
     assert counters['stats']['unique_graphs'] == 2  # with a history and without one
     assert not counters['graph_break']
+
+
+def test_a_loss_of_the_users_own_is_left_alone():
+    class Own(ImageClassifier):
+        def loss(self, inputs, data_samples):
+            return dict(loss=inputs.sum())
+
+    model = small()
+    model.__class__ = Own
+    assert not compile_losses(model, dict(backend='eager')) and 'loss' not in vars(model)
 
 
 @pytest.mark.slow

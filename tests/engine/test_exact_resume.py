@@ -24,7 +24,7 @@ from mmrm.engine.runner import Runner
 from mmrm.models.data_preprocessor import history_state
 from mmrm.utils import stopping
 from mmrm.utils.checkpoints import read_checkpoint
-from mmrm.utils.errors import UserError
+from mmrm.utils.errors import UserError, UserFileError, UserValueError
 
 IMAGES, BATCH = 20, 6
 
@@ -324,6 +324,30 @@ def test_another_batch_size_is_told(tmp_path):
     assert '6 samples per iteration over all processes and this one has 4: training goes on in epoch 2 at batch 4' in (
         warned(tmp_path)
     )
+
+
+def test_a_run_that_is_made_longer_is_told_that_its_schedule_is_not(tmp_path):
+    stopped_and_resumed(tmp_path, StopAfter(6), after=dict(loop=dict(by_epoch=True, max_epochs=4)), validate=False)
+    assert 'The schedule of the checkpoint is kept' in warned(tmp_path)
+    assert all(f'CosineAnnealingLR end {end}/T_max 4' in warned(tmp_path) for end in (3, 4))
+    stopped_and_resumed(tmp_path / 'same', StopAfter(6), validate=False)
+    assert 'is kept' not in warned(tmp_path / 'same')
+
+
+def test_accumulated_gradients_do_not_go_on_with_another_batch_size(tmp_path):
+    with pytest.raises(UserValueError, match=r'6 samples per iteration .* has 4: gradients are accumulated'):
+        stopped_and_resumed(tmp_path, StopAfter(6), after=dict(batch=4), accumulate=2, validate=False)
+
+
+def test_auto_scale_lr_is_told_to_have_no_effect(tmp_path):
+    scale = dict(auto_scale_lr=dict(enable=True, base_batch_size=2 * BATCH))
+    stopped_and_resumed(tmp_path, StopAfter(6), after=dict(batch=BATCH // 2), validate=False, **scale)
+    assert '--auto-scale-lr has no effect' in warned(tmp_path) and '0.025, not 0.0125' in warned(tmp_path)
+
+
+def test_a_checkpoint_without_its_schedule_is_not_resumed_from(tmp_path):
+    with pytest.raises(UserFileError, match='has no param_schedulers: the learning rate would begin anew'):
+        stopped_and_resumed(tmp_path, StopAfter(6), validate=False, checkpoint=dict(save_param_scheduler=False))
 
 
 @pytest.mark.parametrize('name', ['epochs', 'iterations'])

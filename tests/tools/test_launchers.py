@@ -527,6 +527,12 @@ def test_slurm_asks_for_the_gpus_and_passes_the_options_on(tmp_path, slurm):
     ]
 
 
+@pytest.mark.parametrize('name', ['rm_resnet18_2xb64_cifar10', 'mmpretrain::resnet/resnet18_8xb32_in1k.py'])
+def test_slurm_leaves_a_name_to_train_py(name, tmp_path, slurm):
+    subprocess.run([str(TOOLS / 'slurm_train.sh'), 'gpu', 'job', name], env=slurm, check=True, cwd=tmp_path)
+    assert name in (tmp_path / 'srun.txt').read_text()
+
+
 def test_slurm_test_and_the_cpu(tmp_path, slurm):
     config = tmp_path / 'config.py'
     config.write_text('')

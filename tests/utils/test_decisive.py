@@ -128,3 +128,13 @@ def test_a_config_in_pure_python_has_the_same_settings(config, tmp_path):
 
 def test_there_is_one_list_of_what_decides():
     assert set(jobs.DECISIVE) < set(SECTIONS)
+
+
+def test_other_weights_to_begin_from_are_told_where_weights_count(config):
+    old, new, resumed = (
+        decisive_settings(changed(config, **options), length=True, weights=True)
+        for options in ({}, dict(load_from='best.pth'), dict(load_from='epoch_3.pth', resume=True))
+    )
+    assert [str(each) for each in differences(old, new)] == ["load_from: None -> 'best.pth'"]
+    assert differences(old, resumed) == []
+    assert told(config, load_from='best.pth') == []  # a resumed run has its own

@@ -12,7 +12,8 @@ from safetensors import safe_open
 
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.weights import convert, export_backbone, export_classifier, load_backbone, read_checkpoint
-from mmrm.weights.provenance import tensor_hash
+from mmrm.weights.export import facts_of
+from mmrm.weights.provenance import read_weights, tensor_hash
 
 from networks import PyramidNet, backbone, classifier, logits, release, shake  # isort: skip
 
@@ -99,6 +100,29 @@ def test_torchvision_takes_the_classifier(suffix, layout, resnet, trained, tmp_p
     model.load_state_dict(read_checkpoint(out), strict=True)
     images = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(logits(model.eval(), images), logits(resnet, images), rtol=0, atol=1e-6)
+
+
+def test_a_network_that_torchvision_computes_otherwise_is_refused(tmp_path):
+    """Caffe's stride shows in no tensor, but in the config that the checkpoint carries."""
+    torch.manual_seed(5)
+    config = dict(type='ResNet', depth=50, style='caffe')
+    model = classifier(config, in_channels=2048)
+    meta = dict(cfg=f'model = dict(backbone={config!r})')
+    torch.save(dict(state_dict=shake(model).state_dict(), meta=meta), tmp_path / 'caffe.pth')
+    with pytest.raises(UserFileError, match='says something else'):
+        export_classifier(tmp_path / 'caffe.pth', tmp_path / 'out.pth', layout='torchvision')
+    assert not (tmp_path / 'out.pth').exists()
+
+
+def test_a_convnext_of_rm_keeps_its_order_of_norm_and_pooling_from_file_to_file(tmp_path):
+    """The layer of RM, which tells it, is not in the classifier that is deployed."""
+    arch = dict(depths=[1, 1, 1, 1], channels=[96, 192, 384, 768])
+    model = rm_classifier(dict(type='ConvNeXt', arch=arch, gap_before_final_norm=False), 768)
+    torch.save(dict(state_dict=model.state_dict()), tmp_path / 'rm.pth')
+    export_classifier(tmp_path / 'rm.pth', tmp_path / 'plain.pth')
+    for source in ('rm.pth', 'plain.pth'):
+        facts = facts_of(read_weights(tmp_path / source))
+        assert facts.norm_first, source
 
 
 def test_there_and_back_is_exact(trained, resnet, tmp_path):

@@ -109,3 +109,15 @@ def test_two_metrics_are_a_question_still(tmp_path):
         save(tmp_path, name)
     with pytest.raises(UserFileError, match=r'2 best checkpoints.*bbox_mAP_epoch_2.*segm_mAP_epoch_1'):
         weights_of_run(tmp_path)
+
+
+def test_the_best_is_found_where_the_run_keeps_its_checkpoints(tmp_path):
+    """``default_hooks.checkpoint.out_dir``: the work dir has the log and ``last_checkpoint`` only."""
+    run, kept = tmp_path / 'work' / 'run', tmp_path / 'kept' / 'run'
+    run.mkdir(parents=True)
+    kept.mkdir(parents=True)
+    last, best = save(kept, 'epoch_3.pth', 30), save(kept, 'best_accuracy_top1_epoch_1.pth', 10)
+    (run / 'last_checkpoint').write_text(str(last))
+    assert weights_of_run(run) == best
+    best.unlink()
+    assert weights_of_run(run) == last

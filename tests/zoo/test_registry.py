@@ -78,6 +78,27 @@ def test_a_model_by_name_has_the_configs_network():
         assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
+def test_every_process_of_a_node_gets_the_weights(monkeypatch):
+    name = 'rm/resnet18-w16_1xb64_cifar10-250'
+    first = mmrm.get_model(name, pretrained=True).state_dict()
+    monkeypatch.setenv('LOCAL_RANK', '1')
+    second = mmrm.get_model(name, pretrained=True).state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first if 'fc_roi' not in key)
+
+
+def test_a_deeper_network_is_not_taken_for_this_one(tmp_path):
+    """All names and shapes of a ResNet-18 are in a ResNet-34."""
+    name = 'rm/resnet18-w16_1xb64_cifar10-250'
+    model = mmrm.get_model(name)
+    state = dict(model.state_dict(), **{'auxiliary_head.conv.weight': torch.zeros(1)})  # a part that it lacks
+    torch.save(dict(state_dict=state), tmp_path / 'more.pth')
+    assert mmrm.get_model(name, pretrained=str(tmp_path / 'more.pth'))
+    state['backbone.layer1.2.conv1.weight'] = torch.zeros(16, 16, 3, 3)
+    torch.save(dict(state_dict=state), tmp_path / 'deeper.pth')
+    with pytest.raises(UserFileError, match=r'1 weights are unknown \(backbone.layer1.2.conv1.weight\)'):
+        mmrm.get_model(name, pretrained=str(tmp_path / 'deeper.pth'))
+
+
 def test_ones_own_weights_come_by_name_from_a_list(mine, monkeypatch):
     file, _, weights = mine
     monkeypatch.setenv('MMRM_MODELS', str(file))

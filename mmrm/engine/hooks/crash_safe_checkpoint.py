@@ -209,7 +209,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
             return
         step = runner.iter
         due = self.interval > 0 and step >= self.save_begin and (step - self.save_begin) % self.interval == 0
-        if not self.by_epoch and (due or (self.save_last and step == runner.max_iters)):
+        if not self.by_epoch and (due or (self.save_last and runner.epoch + 1 >= runner.max_epochs)):
             runner.logger.info(f'Saving checkpoint at {step} iterations')
             self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch + 1, iter=step))
         if isinstance(runner.train_loop, ResumableLoop):

@@ -204,6 +204,7 @@ class LayerMix(BoundAugment):
                 module.training = False
             root(inputs[:1])
         finally:
+            torch.clear_autocast_cache()  # else an older torch trains with weights that were cast without a graph
             for module, training in modes:
                 module.training = training
             for handle in handles:
