@@ -32,7 +32,8 @@ def test_the_published_tables_are_those_of_the_file(name):
 def test_the_published_runs_are_of_the_present_protocol(tmp_path):
     """A config that is changed after its runs is another protocol, and its results must go."""
     published = analysis.shipped_results()
-    for method, seed in dict.fromkeys((result['method'], result['seed']) for result in published):
+    # One seed of each method: the seeds differ in nothing else, or the file would not be read.
+    for method, seed in {result['method']: result['seed'] for result in published}.items():
         trials = transfer.pretrainings([method], [seed], tmp_path, 'cpu')
         runs = transfer.plan(trials, list(transfer.TASKS), list(transfer.MODES), tmp_path, {})
         left = transfer.unknown(runs, transfer.RESULTS)  # raises if a result is of other settings
