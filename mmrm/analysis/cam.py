@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..utils.config import number_of_classes, pipeline_of, type_name
+from ..utils.config import number_of_classes, test_steps, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..visualization import figures, panels
 from . import classifiers
@@ -178,7 +178,7 @@ def read_image(file: Union[str, Path], trained: Trained) -> np.ndarray:
     if not Path(file).is_file():
         raise UserFileError(f'image {file} does not exist.')
     classifiers.scope(trained.cfg)
-    steps = _steps(trained)
+    steps = test_steps(trained.cfg) or []
     from_files = any(type_name(step) == 'LoadImageFromFile' for step in steps)
     load = [] if from_files else [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
     try:
@@ -189,12 +189,6 @@ def read_image(file: Union[str, Path], trained: Trained) -> np.ndarray:
         raise UserFileError(f'image {file} cannot be read: {error}') from error
     image = data['inputs'].permute(1, 2, 0).numpy()
     return image if from_files else image[..., ::-1].copy()  # data sets that hold the pixels have them in RGB
-
-
-def _steps(trained: Trained) -> List[dict]:
-    """The test pipeline of a checkpoint's config; that of validation where there is no other."""
-    found = [part for part in ('test', 'val') if trained.cfg.get(f'{part}_dataloader')]
-    return pipeline_of(trained.cfg, found[0]) if found else []
 
 
 def mixed_subjects(
@@ -316,7 +310,7 @@ def add_scale(figure, grid) -> None:
 
 def _rgb(image: np.ndarray, trained: Trained) -> np.ndarray:
     """An image as the data set gives it, in RGB."""
-    return image if figures.channel_order(None, _steps(trained)) == 'rgb' else image[..., ::-1]
+    return image if figures.channel_order(None, test_steps(trained.cfg) or []) == 'rgb' else image[..., ::-1]
 
 
 def _fit(heat: np.ndarray, image: np.ndarray) -> np.ndarray:

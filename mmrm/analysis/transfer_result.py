@@ -5,7 +5,7 @@ Methods are compared seed by seed: a pretraining seed is one independent result,
 
 import math
 import statistics
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, Iterable, List, Optional, Sequence
 
 from ..experiments.transfer import METHODS, MODES, RESULTS, TASKS, read_results
 from ..utils.errors import UserFileError
@@ -52,21 +52,19 @@ def shipped_results() -> List[dict]:
 
 def single_run_noise(results: Sequence[dict], task: str, mode: str) -> Optional[float]:
     """By how much two single runs of one method differ at most, 19 times in 20; None without two seeds of a method."""
-    cells = (cell(results, task, mode, method) for method in METHODS)
-    return noise_of([[result['value'] for result in found.values()] for found in cells])
+    return noise_of(cell(results, task, mode, method) for method in METHODS)
 
 
 def alone_noise(results: Sequence[dict], side: int) -> Optional[float]:
     """:func:`single_run_noise` of the pretrained classifiers on whole images of a side in pixels."""
-    cells = (alone(results, method).get(side, {}) for method in METHODS)
-    return noise_of([[result['value'] for result in found.values()] for found in cells])
+    return noise_of(alone(results, method).get(side, {}) for method in METHODS)
 
 
-def noise_of(values_of_methods: Sequence[Sequence[float]]) -> Optional[float]:
-    """:func:`single_run_noise` of each method's values: from their standard deviation, pooled over the methods."""
+def noise_of(cells: Iterable[Dict[int, dict]]) -> Optional[float]:
+    """:func:`single_run_noise` of each method's seed -> result, by their pooled standard deviation."""
     from scipy.stats import t
 
-    several = [values for values in values_of_methods if len(values) > 1]
+    several = [[result['value'] for result in found.values()] for found in cells if len(found) > 1]
     freedom = sum(len(values) - 1 for values in several)
     squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
     return float(t.ppf(0.975, freedom)) * math.sqrt(2 * squares / freedom) if freedom else None
@@ -75,7 +73,7 @@ def noise_of(values_of_methods: Sequence[Sequence[float]]) -> Optional[float]:
 def _columns(cells: Dict[str, Dict[int, dict]]) -> List[str]:
     """The texts under :data:`COLUMNS`, from seed -> result of each method."""
     values = {method: [result['value'] for result in found.values()] for method, found in cells.items()}
-    noise = noise_of(list(values.values()))
+    noise = noise_of(cells.values())
     return [
         *(f'{spread(each)} ({len(each)})' if each else '' for each in values.values()),
         *(difference_text(difference(cells['rm'], cells[rival], _value)) for rival in RIVALS),
@@ -203,7 +201,7 @@ def draw_summary(results: Sequence[dict], foot: Sequence[str] = ()):
         raise UserFileError('there are no two seeds of RM beside another method to draw.')
     figure = figures.new_figure(9.6, 1.6 + 0.36 * len(rows) + 0.12 * len(foot))
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    for shift, (other, marker) in enumerate(zip(RIVALS, 'os')):
+    for shift, (other, marker) in enumerate(zip(RIVALS, figures.MARKERS)):
         drawn = {row: known.get((task, mode, other)) for row, (_, task, mode) in enumerate(rows)}
         drawn = {row: each for row, each in drawn.items() if each is not None}
         if drawn:

@@ -68,12 +68,10 @@ def check_schedule(cfg: Config) -> None:
                 'length of the training.'
             )
         milestones = each.get('milestones') or ()
-        numbers = [end, each.get('T_max'), each.get('epochs'), begin]
-        if isinstance(milestones, (list, tuple)):
-            numbers += milestones
-        if not isinstance(milestones, (list, tuple)) or not all(each is None or _is_number(each) for each in numbers):
+        ends = [end or 0, each.get('T_max') or 0, each.get('epochs') or 0]
+        if not isinstance(milestones, (list, tuple)) or not all(map(_is_number, [begin, *ends, *milestones])):
             continue  # its class says what is wrong
-        last = max(end or 0, begin + (each.get('T_max') or 0), each.get('epochs') or 0, *milestones)
+        last = max(*ends, begin + ends[1], *milestones)
         if length < last < INFINITE:
             warn(
                 f'{name} is meant for {last} epochs, and train_cfg.max_epochs is {length}: the learning rate will not '

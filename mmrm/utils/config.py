@@ -111,6 +111,12 @@ def dataset_class(dataset: dict, scope: Optional[str]) -> Optional[type]:
     return kind
 
 
+def test_steps(cfg: Config) -> Optional[List[dict]]:
+    """The test pipeline of a config, that of validation where there is no other; None without either."""
+    part = next((part for part in ('test', 'val') if cfg.get(f'{part}_dataloader')), None)
+    return [dict(step) for step in pipeline_of(cfg, part)] if part else None
+
+
 def pipeline_of(cfg: Config, part: str) -> List[dict]:
     """The transforms of a part's data set, those of the first one if it wraps several."""
     found = [dataset for dataset, _ in datasets(cfg[f'{part}_dataloader'].dataset)]

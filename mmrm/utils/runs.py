@@ -61,6 +61,11 @@ class RunLog:
         seed = ((self.settings or {}).get('randomness') or {}).get('seed')
         return seed if isinstance(seed, int) else None
 
+    @property
+    def saved_unit(self) -> str:
+        """What the names of its checkpoints count if they count as its validations do: 'epoch' or 'iter'."""
+        return 'epoch' if self.unit == 'epochs' else 'iter'
+
     def last(self, key: str) -> Optional[int]:
         """The last step at which ``key`` was measured."""
         return max(self._measured(key), default=None)
@@ -77,7 +82,7 @@ class RunLog:
 
     def checkpoint(self, step: Optional[int], kind: str) -> Optional[Path]:
         """The file of a step: ``best_*_epoch_N.pth`` for the kind 'best', ``epoch_N.pth`` for 'last'; None if gone."""
-        unit = 'epoch' if self.unit == 'epochs' else 'iter'
+        unit = self.saved_unit
         pattern = f'best_*_{unit}_{step}.pth' if kind == 'best' else f'{unit}_{step}.pth'
         found = sorted(self.folder.glob(pattern)) or sorted(self.folder.glob(f'{unit}_{step}.pth'))
         return found[0] if found else None

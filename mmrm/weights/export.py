@@ -107,9 +107,9 @@ def export_classifier(
     if layout == 'mmpretrain':
         network = split(weights.tensors)
         check_classifier(network, source, linear=False)
-        verify(network.backbone, str(source))
+        config = verify(network.backbone, str(source))
         state_dict = _mmpretrain(network)
-        if (identify(network.backbone) or {}).get('type') == 'ConvNeXt':
+        if (config or {}).get('type') == 'ConvNeXt':
             meta['norm_first'] = norm_first(network, backbone_of(weights, settings), weights.meta)
     else:
         facts = facts_of(weights, settings)

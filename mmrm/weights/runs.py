@@ -83,8 +83,9 @@ def weights_of_run(folder: Path, hint: str = '') -> Path:
     Raises:
         UserFileError: If there is none, or several that could be meant.
     """
-    best, latest = current_best(folder), latest_checkpoint(folder)
-    if not best and latest is not None and latest.parent.resolve() != folder.resolve():
+    best = current_best(folder)
+    latest = None if best else latest_checkpoint(folder)
+    if latest is not None and latest.parent.resolve() != folder.resolve():
         best = current_best(latest.parent)  # the run has its checkpoints elsewhere
     if len(best) > 1:
         names = abbreviate(file.name for file in best)

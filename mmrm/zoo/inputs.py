@@ -10,7 +10,7 @@ from mmengine.dataset import Compose
 from mmpretrain.registry import TRANSFORMS
 
 from ..analysis import classifiers
-from ..utils.config import dataset_class, datasets, pipeline_of, preprocessor_of, type_name
+from ..utils.config import dataset_class, datasets, preprocessor_of, test_steps, type_name
 from ..utils.errors import UserFileError, UserValueError, one_line
 
 SIZES = {'CIFAR10': 32, 'CIFAR100': 32}  # of data sets that hold their pixels
@@ -51,7 +51,7 @@ def describe_input(cfg: Config, size: Optional[Tuple[int, int]] = None) -> Input
         cfg: Its config.
         size: Height and width, for a config that does not fix them. None: found out.
     """
-    steps = test_steps(cfg)
+    steps = known_steps(cfg)
     preprocessor = preprocessor_of(cfg)
     # Read from files, images are BGR; what a data set holds is RGB.
     swapped = bool(preprocessor.get('to_rgb'))
@@ -75,12 +75,14 @@ def _plain(step) -> dict:
     }
 
 
-def test_steps(cfg: Config) -> List[dict]:
-    """The test pipeline of a config; that of validation where there is no other."""
-    for part in ('test', 'val'):
-        if cfg.get(f'{part}_dataloader'):
-            return [dict(step) for step in pipeline_of(cfg, part)]
-    raise UserValueError('the config has neither test_dataloader nor val_dataloader: nothing says how images go in.')
+def known_steps(cfg: Config) -> List[dict]:
+    """The test pipeline of a config (:func:`~mmrm.utils.config.test_steps`), or an error where it has none."""
+    steps = test_steps(cfg)
+    if steps is None:
+        raise UserValueError(
+            'the config has neither test_dataloader nor val_dataloader: nothing says how images go in.'
+        )
+    return steps
 
 
 def from_files(steps: List[dict]) -> bool:
@@ -126,7 +128,7 @@ class Reader:
 
     def __init__(self, cfg: Config):
         classifiers.scope(cfg)
-        steps = test_steps(cfg)
+        steps = known_steps(cfg)
         self.rgb = not from_files(steps)  # data sets that hold their pixels have them in RGB
         first = []
         if self.rgb:

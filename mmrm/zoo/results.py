@@ -10,7 +10,7 @@ from ..utils.errors import UserError, UserFileError, one_line
 from ..utils.files import atomic_write, check_out
 from ..utils.processes import warn
 from ..utils.runs import RunLog, find_runs, read_run
-from ..utils.saved import Saved, find_saved, parse_name
+from ..utils.saved import find_saved, parse_name
 from ..weights.provenance import file_hash
 from .build import Run, count_parameters, open_run
 from .inputs import describe_input
@@ -56,15 +56,10 @@ def measured(checkpoint: Path) -> Optional[Measured]:
         log = read_run(checkpoint.parent)
     except UserError:
         return None
-    metrics = log.validations.get(saved.step) if saved and _counts_as(saved, log) else None
+    metrics = log.validations.get(saved.step) if saved and saved.unit == log.saved_unit else None
     if saved is None or metrics is None:
         return None
     return Measured(metrics.get(TOP1), metrics.get(TOP5), saved.step, log.unit, log)
-
-
-def _counts_as(saved: Saved, log: RunLog) -> bool:
-    """Whether a checkpoint's name and its run's validations count the same: epochs or iterations."""
-    return saved.unit == {'epochs': 'epoch', 'iterations': 'iter'}[log.unit]
 
 
 def model_name(checkpoint: Path) -> str:
@@ -109,7 +104,7 @@ def _digits(value) -> str:
 def checkpoints_of(folder: Path) -> List[Path]:
     """The checkpoints of a run that it validated: its best, and those that it kept."""
     log = read_run(folder)
-    saved = [each for each in find_saved(folder) if _counts_as(each, log) and each.step in log.validations]
+    saved = [each for each in find_saved(folder) if each.unit == log.saved_unit and each.step in log.validations]
     return [each.path for each in sorted(saved, key=lambda each: (each.metric is None, each.step))]
 
 
