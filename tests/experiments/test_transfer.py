@@ -108,8 +108,8 @@ def tutorial(tmp_path):
         folder.mkdir(parents=True)
         for index in range(3):
             labels = np.zeros((360, 480), np.uint8)
-            labels[:, 240:] = 1 + index
-            picture = labels if part.endswith('annot') else np.stack([labels * 50] * 3, axis=-1)
+            labels[:, 241:] = 9 + index  # a border between two pixels of the small map
+            picture = labels if part.endswith('annot') else np.stack([labels * 20] * 3, axis=-1)
             cv2.imwrite(str(folder / f'frame_{index}.png'), picture)
     return tmp_path
 
@@ -128,8 +128,9 @@ def test_camvid_is_made_of_the_tutorials_folder_once(tutorial, monkeypatch):
             labels = cv2.imread(sample['seg_map_path'], cv2.IMREAD_UNCHANGED)
             picture = cv2.imread(sample['img_path'])
             assert labels.shape == picture.shape[:2] == (180, 240)
-            assert (labels[:, :120] == 0).all() and (labels[:, 120:] == 1 + index).all()
-            assert abs(picture[90, 180].astype(int) - 50 * (1 + index)).max() < 5
+            assert (labels[:, :120] == 0).all() and (labels[:, 121:] == 9 + index).all()
+            assert set(np.unique(labels)) == {0, 9 + index}  # no class in between
+            assert abs(picture[90, 180].astype(int) - 20 * (9 + index)).max() < 5
     made = tutorial / 'camvid' / 'train' / 'frame_0.jpg'
     before = made.stat().st_mtime_ns
     transfer.prepare_data(['pspnet-camvid'], tutorial)
