@@ -72,14 +72,14 @@ if __name__ == '__main__':
             'mmrm': [
                 '.mim/**/*',
                 'py.typed',
-                'analysis/*.json',
+                'report/*.json',
                 'demo/*.zip',
                 'experiments/*.jsonl',
                 'report/*/*',
                 'report/vendor/*/*',
-                'zoo/*.json',
-                'zoo/*.safetensors',
-                'zoo/*.md',
+                'weights/zoo/*.json',
+                'weights/zoo/*.safetensors',
+                'weights/zoo/*.md',
             ]
         },
         include_package_data=True,

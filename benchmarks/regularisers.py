@@ -18,12 +18,13 @@ import mmrm  # noqa: F401  isort: skip
 import numpy as np
 import torch
 
-from mmrm.analysis import classifiers, efficiency
-from mmrm.analysis.published import FOLDERS
+from mmrm.analysis import efficiency
 from mmrm.analysis.timing import interleaved, ratio
+from mmrm.report import grids
+from mmrm.report.published import FOLDERS
 from mmrm.utils.errors import UserError, one_line
 from mmrm.utils.paths import shipped
-from mmrm.visualization import grids
+from mmrm.weights import classifiers
 
 CONFIG = 'resnet50_8xb64_in1k.py'
 HEADERS = ('Regulariser', 'Step (ms)', 'Beside the baseline (95 % interval)')

@@ -45,9 +45,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mmrm.apis import launch
+from mmrm.cli import launch
+from mmrm.engine.stopping import EXIT_STOPPED
 from mmrm.utils.checkpoints import read_checkpoint
-from mmrm.utils.stopping import EXIT_STOPPED
 
 WHEN = ('iteration', 'checkpoint', 'validation')
 SIGNALS = ('SIGKILL', 'SIGTERM', 'SIGUSR1', 'SIGINT')

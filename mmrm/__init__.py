@@ -50,7 +50,7 @@ if not _MISSING:
 
 def __getattr__(name: str):
     if name in ('get_model', 'list_models'):
-        from .zoo import registry  # only who asks for a model waits for it
+        from .weights import registry  # only who asks for a model waits for it
 
         return getattr(registry, name)
     if _MISSING and name in _OPENMMLAB_NAMES:

@@ -8,7 +8,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, MODELS, init_default_scope
 
 import mmrm
-from mmrm.apis.preflight import set_loader_defaults
+from mmrm.cli.preflight import set_loader_defaults
 from mmrm.demo.world import make_world
 from mmrm.engine.runner import Runner
 

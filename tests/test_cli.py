@@ -35,7 +35,7 @@ def test_every_python_tool_is_a_command_and_calls_it():
     tools = {path.stem.replace('_', '-'): path for path in (shipped() / 'tools').glob('*.py')}
     assert set(tools) <= set(COMMANDS)
     for name, path in tools.items():
-        assert f'from mmrm.commands.{name.replace("-", "_")} import main' in path.read_text(), path
+        assert f'from mmrm.cli.{name.replace("-", "_")} import main' in path.read_text(), path
 
 
 @pytest.mark.parametrize('name', COMMANDS)

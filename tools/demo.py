@@ -11,6 +11,6 @@ os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 if __name__ == '__main__':
     print('mmrm demo', flush=True)  # the packages take seconds to import
-    from mmrm.commands.demo import main
+    from mmrm.cli.demo import main
 
     main()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.commands.sweep import main  # noqa: E402
+from mmrm.cli.sweep import main  # noqa: E402
 
 if __name__ == '__main__':
     main()

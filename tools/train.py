@@ -9,7 +9,7 @@ asked = dict(zip(sys.argv, sys.argv[1:])).get('--device', os.environ.get('MMRM_D
 if asked == 'cpu' or '--device=cpu' in sys.argv:
     os.environ['CUDA_VISIBLE_DEVICES'] = ''  # counts only before torch looks for a GPU
 
-from mmrm.commands.train import main  # noqa: E402
+from mmrm.cli.train import main  # noqa: E402
 
 if __name__ == '__main__':
     main()

@@ -11,11 +11,11 @@ import torch
 from mmengine.config import Config
 
 from ..core import Box, mix_labels, resize_fill, sample_box, sample_lambda
+from ..utils import figures, panels
 from ..utils.config import pipeline_of
 from ..utils.errors import UserValueError
-from ..visualization import figures, panels
-from ..visualization.panels import Panel, draw_panel
-from . import classifiers
+from ..utils.panels import Panel, draw_panel
+from ..weights import classifiers
 
 WAYS = ('cut', 'resize')
 
@@ -101,7 +101,7 @@ def draw(
     """Both ways on the training images of a config, label and image compared, and the mean mismatch over time.
 
     Args:
-        cfg (Config): Of a classifier, with ``part='train'`` of :func:`mmrm.analysis.classifiers.load_config`.
+        cfg (Config): Of a classifier, with ``part='train'`` of :func:`mmrm.weights.classifiers.load_config`.
         iterations (int): Columns. Defaults to 5.
         alpha (float): Of RecursiveMix. Defaults to 0.5.
         seed (int): Of images and boxes. Defaults to 0.

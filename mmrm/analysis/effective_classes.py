@@ -12,9 +12,9 @@ from mmpretrain.registry import BATCH_AUGMENTS
 from torch import nn
 
 from ..models.regularisers import BoundAugment
+from ..utils import figures
 from ..utils.errors import UserValueError
-from ..visualization import figures
-from .classifiers import seeded
+from ..weights.classifiers import seeded
 
 # What a run of ResNet-50 on ImageNet uses. Manifold Mixup has Mixup's labels, Feature CutMix about those of CutMix.
 METHODS = {

@@ -10,11 +10,11 @@ from mmengine.registry import OPTIMIZERS
 from mmpretrain.structures import DataSample
 
 from ..core import ROI_LAYER
+from ..report.published import METRICS, TABLES
 from ..utils.config import number_of_classes, pipeline_of, type_name
 from ..utils.errors import UserValueError
-from . import classifiers
+from ..weights import classifiers
 from .memory import peak_memory
-from .published import METRICS, TABLES
 from .timing import interleaved, ratio
 
 # The paper's table.

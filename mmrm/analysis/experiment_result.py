@@ -12,8 +12,8 @@ import numpy as np
 
 from ..core import sample_box, sample_lambda
 from ..experiments.cifar10 import METHODS
+from ..utils import figures
 from ..utils.errors import UserFileError
-from ..visualization import figures
 
 NAMES = {'baseline': 'baseline', 'mixup': 'Mixup', 'cutmix': 'CutMix', 'rm-omega0': 'RM, ω = 0', 'rm': 'RM'}
 COLOURS = {**{key: figures.COLOURS.get(name) for key, name in NAMES.items()}, 'rm-omega0': '#009E73'}

@@ -10,11 +10,11 @@ from torch import nn
 
 from ..core import Box, RecursiveMix
 from ..regularisers import drop_block
+from ..utils import figures, panels
 from ..utils.config import number_of_classes, pipeline_of, preprocessor_of, type_name
 from ..utils.errors import UserValueError
-from ..visualization import figures, panels
-from ..visualization.panels import Panel, draw
-from . import classifiers
+from ..utils.panels import Panel, draw
+from ..weights import classifiers
 
 # The CutMix authors' settings for CIFAR, but for the probability: every iteration is shown mixed.
 COMPARED = dict(Mixup=dict(type='Mixup', alpha=1.0), CutMix=dict(type='CutMix', alpha=1.0))
@@ -95,7 +95,7 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0, oth
     """Feed successive batches of a config's training data to each method, the same ones to all.
 
     Args:
-        cfg (Config): Of a classifier (:func:`mmrm.analysis.classifiers.load_config` with ``part='train'``).
+        cfg (Config): Of a classifier (:func:`mmrm.weights.classifiers.load_config` with ``part='train'``).
         iterations (int): How many. Defaults to 6.
         batch (int): Images an iteration, at least 2. Defaults to 8.
         seed (int): Of the order of the data, its augmentation and the mixing. Defaults to 0.

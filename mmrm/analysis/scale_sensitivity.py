@@ -14,11 +14,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..utils import figures
 from ..utils.errors import UserValueError
 from ..utils.paths import show_path
-from ..visualization import figures
-from . import classifiers
-from .classifiers import Trained
+from ..weights import classifiers
+from ..weights.classifiers import Trained
 
 SCALES = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 BACKGROUNDS = ('grey', 'other class')

@@ -7,12 +7,12 @@ import statistics
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
+from ..report.published import CHOSEN, CURVES
+from ..report.runs import RunLog, read_run
+from ..utils import figures
 from ..utils.decisive import decisive_settings, differences
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import home, show_path
-from ..utils.runs import RunLog, read_run
-from ..visualization import figures
-from .published import CHOSEN, CURVES
 
 SWEEPS = tuple(CHOSEN)
 KINDS = ('best', 'last')

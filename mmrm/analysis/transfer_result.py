@@ -8,8 +8,8 @@ import statistics
 from typing import Dict, Iterable, List, Optional, Sequence
 
 from ..experiments.transfer import METHODS, MODES, RESULTS, TASKS, read_results
+from ..utils import figures
 from ..utils.errors import UserFileError
-from ..visualization import figures
 from .experiment_result import NAMES, Difference, difference, difference_text, spread
 
 RIVALS = ('baseline', 'cutmix')

@@ -16,8 +16,8 @@ from mmengine import fileio
 from mmpretrain.datasets import PackInputs, RandomResizedCrop
 from mmpretrain.registry import TRANSFORMS
 
-from ..utils import colors
 from ..utils.errors import UserValueError
+from . import colors
 from .jpeg import crop_decoder
 
 # Principal components of ImageNet's RGB pixels (AlexNet's colour augmentation), for values from 0 to 1.
@@ -141,7 +141,7 @@ class RMLoadResizedCrop(RMRandomResizedCrop):
 class RMColors(BaseTransform):
     """Draws the authors' colour jitter and PCA lighting, which ``RMDataPreprocessor`` applies to the batch.
 
-    They work on floats and clip nothing, as :mod:`mmrm.utils.colors` tells. The image is left as it is, its colour
+    They work on floats and clip nothing, as :mod:`mmrm.datasets.colors` tells. The image is left as it is, its colour
     change goes into ``results``; ``RMPackInputs`` hands it on.
 
     Args:

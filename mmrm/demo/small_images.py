@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 from typing import Callable, Dict, Iterator, Optional
 
-from ..analysis import classifiers, scale_sensitivity
+from ..analysis import scale_sensitivity
 from ..datasets import RMCIFAR10
 from ..datasets.fetch_cifar10 import default_folder
 from ..experiments.cifar10 import CONFIG
 from ..experiments.processes import cores, environment
 from ..utils import paths
 from ..utils.files import write_text
+from ..weights import classifiers
 
 SIDES = (12, 16, 24, 32)  # pixels; the classifiers were trained at 32
 SHOWN = 16  # in the table: half the side

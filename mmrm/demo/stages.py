@@ -23,10 +23,10 @@ from rich.table import Table
 
 from ..experiments.processes import Start, clock, cores, environment, on_cpu, run_side_by_side
 from ..experiments.transfer import shipped_weights
+from ..report.runs import Logged, merge_sessions
 from ..utils import paths
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line
 from ..utils.files import LockedError, locked, write_text
-from ..utils.runs import Logged, merge_sessions
 from ..version import __version__
 from . import small_images
 from .config import find_config, read_config

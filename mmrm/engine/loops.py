@@ -18,9 +18,9 @@ from mmengine.runner import BaseLoop, EpochBasedTrainLoop, IterBasedTrainLoop
 from torch.nn.parallel import DistributedDataParallel
 
 from ..models.data_preprocessor import history_state, load_history_state, reset_history
-from ..utils import stopping
 from ..utils.errors import UserValueError
 from ..utils.random_state import get_random_state, seeded, set_random_state
+from . import stopping
 from .samplers import make_resumable
 from .whole_batches import takes_whole_batches
 

@@ -28,16 +28,17 @@ from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 from torch.utils.data import DataLoader
 
-from ..utils import decisive, supervision
+from ..utils import decisive
 from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.files import put_in_place
-from ..utils.stopping import LetFinish, held
+from . import supervision
 from .compiled import compile_losses
 from .hooks import BindAugmentsHook, HeartbeatHook, NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
 from .hooks.reset_history import warn_of_missing_parts
 from .loops import ResumableEpochLoop, ResumableIterLoop, ResumableLoop
+from .stopping import LetFinish, held
 
 # A checkpoint is written when the last one is that old, in runs that write any.
 EVERY_MINUTES = 10

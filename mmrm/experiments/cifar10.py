@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
+from ..report.runs import read_run
 from ..utils.errors import UserValueError
 from ..utils.paths import find_config, home
-from ..utils.runs import read_run
 from ..version import __version__
 from . import jobs, results
 

@@ -24,13 +24,13 @@ from mmengine.config import Config
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ..engine.stopping import EXIT_STOPPED
+from ..report.runs import merge_sessions
 from ..utils.config import checkpoint_out_dir, read_config
 from ..utils.decisive import LOGGED_ONLY, SECTIONS
 from ..utils.errors import UserError, UserFileError, UserTypeError, UserValueError
 from ..utils.files import RUN_LOCK, LockedError, lock_holder, locked, write_text
 from ..utils.paths import shipped
-from ..utils.runs import merge_sessions
-from ..utils.stopping import EXIT_STOPPED
 from .processes import Start, clock, on_cpu, run_side_by_side
 
 METRIC = 'accuracy/top1'

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from ..report.runs import merge_sessions, read_run
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import PACKAGE, find, find_config, home
-from ..utils.runs import merge_sessions, read_run
 from ..version import __version__
 from ..weights.export import export_backbone
 from ..weights.provenance import read_weights, tensor_hash
@@ -214,7 +214,7 @@ def check_apart(trials: Sequence[cifar10.Trial], tasks: Sequence[str]) -> None:
 
 def shipped_weights(method: str) -> Path:
     """The classifier that comes with the package: of seed 0, rounded to float16; there is none of Mixup."""
-    return PACKAGE / 'zoo' / f'resnet18-w16_cifar10-250_{method}.safetensors'
+    return PACKAGE / 'weights' / 'zoo' / f'resnet18-w16_cifar10-250_{method}.safetensors'
 
 
 def is_shipped(trial: cifar10.Trial) -> bool:

@@ -14,7 +14,7 @@ from mmpretrain.registry import MODELS
 from torch import nn
 
 from ..core import Mix, RecursiveMix
-from ..utils.colors import COLORS_FIELD, HOLE_FIELD, apply_colors, fill_holes
+from ..datasets.colors import COLORS_FIELD, HOLE_FIELD, apply_colors, fill_holes
 from ..utils.errors import UserValueError
 from .batch_augments import ResizeFillMix
 from .samples import MIX_FIELD, SampleBatch

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..engine.metrics import IOU_OF_CLASS
-from ..utils import logs
 from ..utils.config import datasets, type_name
 from ..utils.errors import UserError, UserFileError
 from ..utils.files import RUN_LOCK, lock_holder
 from ..utils.paths import show_path
-from ..utils.runs import RunLog, find_runs, read_run
+from . import logs
 from .configs import Base, find_base
+from .runs import RunLog, find_runs, read_run
 
 MOST_RUNS = 200  # in one page
 POINTS = 500  # of a curve; a longer one is thinned

@@ -5,13 +5,13 @@ import statistics
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..analysis import tables
 from ..analysis.experiment_result import Difference, difference
-from ..analysis.published import TABLES, Table
 from ..utils.errors import UserFileError
-from ..utils.runs import RunLog
+from . import tables
 from .collect import Measure, Run, is_number, measure_of, of_class
 from .configs import sweep_of
+from .published import TABLES, Table
+from .runs import RunLog
 
 SIZES = ('coco/{}_mAP', 'coco/{}_mAP_50', 'coco/{}_mAP_75', 'coco/{}_mAP_s', 'coco/{}_mAP_m', 'coco/{}_mAP_l')
 

@@ -4,10 +4,10 @@ import functools
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from ..analysis import authors_curves
-from ..analysis.published import METRICS, TABLES
 from ..utils.decisive import Difference, decisive_settings, differences
 from ..utils.paths import shipped
+from . import authors_curves
+from .published import METRICS, TABLES
 
 # Of a run, not of its recipe.
 NO_RECIPE = ('work_dir', 'launcher', 'resume', 'load_from', 'randomness', 'log_level', 'visualizer', 'vis_backends')

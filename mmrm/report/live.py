@@ -21,11 +21,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple, Union
 
-from ..utils import logs
 from ..utils.errors import UserError, UserFileError, one_line
-from ..utils.runs import find_runs
-from . import page
+from . import logs, page
 from .collect import Collected, collect, last_lines
+from .runs import find_runs
 
 LOOPBACK = ('127.0.0.1', 'localhost', '::1')
 EVERY = 2.0  # seconds between two looks at the logs, however many ask

@@ -10,12 +10,11 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
-from ..analysis import authors_curves, tables
 from ..utils.errors import UserFileError
 from ..utils.files import check_out, write_text
 from ..utils.paths import show_path
 from ..version import __version__
-from . import compare, configs
+from . import authors_curves, compare, configs, tables
 from .collect import FEW_POINTS, MANY_RUNS, POINTS, Collected, Measure, Run, collect, curves, last_lines, measure_of
 
 FOLDER = Path(__file__).resolve().parent

@@ -119,7 +119,7 @@ def _key(config: Path, checkpoint: Optional[Path]) -> str:
 
 def _draw(run: Run, checkpoint: Optional[Path], device: str) -> Tuple[dict, bool]:
     """The pictures, and whether all of them could be made."""
-    from ..analysis.classifiers import seeded
+    from ..weights.classifiers import seeded
 
     drawn: dict = dict(notes=[])
     quiet = io.StringIO()
@@ -165,7 +165,7 @@ def read_config(run: Run):
     from mmengine.config import Config
     from mmengine.registry import init_default_scope
 
-    from ..apis import preflight
+    from ..cli import preflight
     from ..utils.config import datasets
 
     cfg = Config.fromfile(run.config)
@@ -185,9 +185,9 @@ def load_model(cfg, checkpoint: Path, device: str):
     from mmengine.model import revert_sync_batchnorm
     from mmengine.registry import MODELS
 
-    from ..analysis.classifiers import build_model
-    from ..apis import preflight
+    from ..cli import preflight
     from ..utils.config import type_name
+    from ..weights.classifiers import build_model
 
     if type_name(cfg.model) == 'ImageClassifier':
         model = build_model(cfg)
@@ -262,10 +262,10 @@ def fed(cfg) -> List[dict]:
     """The first sample of successive training batches, as the network got it: the run's own data, pipeline, mixing."""
     from mmengine.registry import DATASETS, MODELS
 
-    from ..analysis.classifiers import read_batches
     from ..models.data_preprocessor import MIX_FIELD
+    from ..utils import figures, panels
     from ..utils.config import number_of_classes, pipeline_of, preprocessor_of
-    from ..visualization import figures, panels
+    from ..weights.classifiers import read_batches
 
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
     settings = dict(preprocessor_of(cfg))
@@ -296,8 +296,8 @@ def fed(cfg) -> List[dict]:
 
 def _raw_images(cfg, items: Sequence[dict]) -> List[np.ndarray]:
     """Images as a data set gives them, uint8 RGB."""
+    from ..utils import figures
     from ..utils.config import pipeline_of
-    from ..visualization import figures
 
     part = 'val' if cfg.get('val_dataloader') else 'test'
     swap = figures.channel_order(None, pipeline_of(cfg, part)) == 'bgr'
@@ -309,9 +309,9 @@ def maps(cfg, model) -> List[dict]:
     """Activation maps: of natural test images for their class, and of mixed ones for each class in them."""
     import torch
 
-    from ..analysis import cam
+    from ..utils import figures, panels
     from ..utils.config import number_of_classes
-    from ..visualization import figures, panels
+    from . import cam
 
     dataset = tested_data(cfg)
     names = panels.class_names(dataset)
@@ -351,8 +351,8 @@ def maps(cfg, model) -> List[dict]:
 
 def _mixed(pixels, labels):
     """Images with the ones before them pasted in, in a box that is neither tiny nor all; the same for every run."""
-    from ..analysis.classifiers import seeded
     from ..core import RecursiveMix
+    from ..weights.classifiers import seeded
 
     augment = RecursiveMix()
     with seeded(SEED):
@@ -367,7 +367,7 @@ def confusions(cfg, model, notes: List[str]) -> List[dict]:
     """The pairs of classes that are taken for each other most, with the surest mistakes."""
     import torch
 
-    from ..visualization import figures, panels
+    from ..utils import figures, panels
 
     dataset = tested_data(cfg)
     places = spread(len(dataset), TESTED)

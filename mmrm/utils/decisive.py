@@ -1,7 +1,7 @@
 """What decides a run's result, and where two runs differ in it.
 
 One list for all: a resumed run is compared with its checkpoint (:mod:`mmrm.engine.runner`), a finished one with its
-config (:mod:`mmrm.analysis.tables`), and a run of a sweep with the one that its folder holds
+config (:mod:`mmrm.report.tables`), and a run of a sweep with the one that its folder holds
 (:mod:`mmrm.experiments.jobs`).
 """
 

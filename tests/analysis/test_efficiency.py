@@ -5,9 +5,10 @@ import json
 import pytest
 from tiny_run import write_run
 
-from mmrm.analysis import classifiers, efficiency
+from mmrm.analysis import efficiency
 from mmrm.analysis.timing import interleaved, ratio
 from mmrm.utils.errors import UserValueError
+from mmrm.weights import classifiers
 
 
 @pytest.fixture(scope='module')

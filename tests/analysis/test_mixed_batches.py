@@ -12,9 +12,10 @@ from mmengine.runner import Runner
 from mmpretrain.registry import BATCH_AUGMENTS
 from tiny_run import write_run
 
-from mmrm.analysis import classifiers, mixed_batches
+from mmrm.analysis import mixed_batches
+from mmrm.utils import panels
 from mmrm.utils.errors import UserTypeError, UserValueError
-from mmrm.visualization import panels
+from mmrm.weights import classifiers
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from run_logs import write_run
 
 from mmrm.analysis import sweep_curves
-from mmrm.analysis.published import CURVES
+from mmrm.report.published import CURVES
 from mmrm.utils.errors import UserFileError, UserValueError
 
 

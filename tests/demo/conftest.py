@@ -7,7 +7,7 @@ import torch
 
 from mmrm.demo import stages
 from mmrm.weights import export_classifier
-from mmrm.zoo.build import build
+from mmrm.weights.build import build
 
 
 @pytest.fixture(scope='session')

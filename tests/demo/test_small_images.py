@@ -15,7 +15,7 @@ from mmrm.datasets.fetch_cifar10 import default_folder
 from mmrm.demo import picture, small_images, stages
 from mmrm.demo.verdict import small_noise, small_verdict
 from mmrm.utils.errors import UserFileError
-from mmrm.zoo.build import build, load
+from mmrm.weights.build import build, load
 
 FOUND = {method: {side: 30.0 + side + number for side in small_images.SIDES} for number, method in enumerate('abc')}
 
@@ -158,7 +158,7 @@ def test_their_noise_is_that_of_the_control():
 
 
 def test_the_option_leaves_the_download(monkeypatch):
-    from mmrm.commands import demo
+    from mmrm.cli import demo
 
     seen = {}
     monkeypatch.setattr(stages, 'run_demo', lambda **given: seen.update(given))

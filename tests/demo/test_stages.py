@@ -21,7 +21,7 @@ from mmrm.demo import stages as demo
 from mmrm.report.page import is_report
 from mmrm.utils import paths
 from mmrm.utils.errors import UserError, UserFileError, UserValueError
-from mmrm.zoo import registry
+from mmrm.weights import registry
 
 TOOL = paths.shipped() / 'tools' / 'demo.py'
 # A stand-in for train.py: logs as mmengine does, for 2 epochs of 3 iterations.
@@ -43,7 +43,7 @@ with open(folder / 'scalars.json', 'w') as log:
 # The command with other weights than the shipped ones, which one test alone is about.
 COMMAND = """
 import pathlib, sys
-from mmrm.commands import demo
+from mmrm.cli import demo
 from mmrm.demo import stages
 stages.weights_file = lambda method: pathlib.Path(sys.argv[1], f'{method}.safetensors')
 demo.main(sys.argv[2:])

@@ -18,8 +18,8 @@ from mmrm.core import Consistency, RecursiveMix, pool
 from mmrm.engine.compiled import compile_losses
 from mmrm.engine.runner import Runner
 from mmrm.models.samples import SampleBatch, as_batch
+from mmrm.report.runs import read_run
 from mmrm.utils.errors import UserValueError
-from mmrm.utils.runs import read_run
 
 STEPS = 20
 

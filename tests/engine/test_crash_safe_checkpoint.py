@@ -10,7 +10,7 @@ from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop
 from tiny_run import write_run
 
-from mmrm.apis import launch
+from mmrm.cli import launch
 from mmrm.engine.runner import Runner, check_epoch_is_complete
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.errors import UserFileError

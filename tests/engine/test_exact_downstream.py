@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmrm.apis import launch
+from mmrm.cli import launch
 from mmrm.demo import make_photographs
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.paths import find_config

@@ -19,10 +19,10 @@ from tiny_run import write_run
 from torch import nn
 from torch.utils.data import Dataset
 
+from mmrm.engine import stopping
 from mmrm.engine.hooks import CrashSafeCheckpointHook
 from mmrm.engine.runner import Runner
 from mmrm.models.data_preprocessor import history_state
-from mmrm.utils import stopping
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.errors import UserError, UserFileError, UserValueError
 

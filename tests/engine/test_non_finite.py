@@ -14,7 +14,7 @@ from mmengine.runner import Runner as MMEngineRunner
 from tiny_run import write_run
 from torch.utils.data import Dataset
 
-from mmrm.apis import launch
+from mmrm.cli import launch
 from mmrm.engine.hooks import NonFiniteLossHook, TrainingDivergedError
 from mmrm.engine.runner import Runner
 from mmrm.utils.errors import UserError

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from stand_in import use_stand_in
 
 import mmrm
-from mmrm.apis import launch
+from mmrm.cli import launch
 from mmrm.engine import optim_wrapper
 from mmrm.experiments import cifar10 as experiment
 from mmrm.utils.errors import UserError, UserFileError

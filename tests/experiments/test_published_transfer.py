@@ -6,9 +6,9 @@ import mmdet
 import pytest
 
 from mmrm.analysis import transfer_result as analysis
-from mmrm.commands import transfer_result as command
+from mmrm.cli import transfer_result as command
 from mmrm.experiments import transfer
-from mmrm.visualization import grids
+from mmrm.report import grids
 
 PAGE = Path(__file__).resolve().parents[2] / 'docs' / 'transfer.md'
 TABLES = {

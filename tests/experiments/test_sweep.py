@@ -17,7 +17,7 @@ from stand_in import starts, use_stand_in, wait_for
 from tiny_run import BESIDE, in_pure_python, write_run
 
 import mmrm
-from mmrm.apis import launch
+from mmrm.cli import launch
 from mmrm.experiments import jobs, sweep
 from mmrm.models.batch_augments import ResizeFillMix
 from mmrm.utils.config import read_config

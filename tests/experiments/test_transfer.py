@@ -15,8 +15,8 @@ from mmengine.registry import DATASETS, MODELS
 from safetensors.torch import load_file
 
 from mmrm.analysis import transfer_result as analysis
-from mmrm.commands import transfer as command
-from mmrm.commands import transfer_result as show
+from mmrm.cli import transfer as command
+from mmrm.cli import transfer_result as show
 from mmrm.experiments import camvid, cifar10, jobs, scenes, transfer
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.utils.paths import find_config

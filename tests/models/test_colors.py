@@ -13,11 +13,11 @@ from mmpretrain.structures import DataSample
 from torch.utils.data import DataLoader
 
 import mmrm  # noqa: F401
+from mmrm.datasets import colors
 from mmrm.datasets.transforms import EIGENVALUES, EIGENVECTORS, RMColors, RMCutout
 from mmrm.engine.samplers import make_resumable
 from mmrm.models.data_preprocessor import RMDataPreprocessor
 from mmrm.models.trio import check_drawn
-from mmrm.utils import colors
 from mmrm.utils.errors import UserValueError
 from mmrm.utils.paths import find_config
 

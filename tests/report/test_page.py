@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mmrm.commands.report import main
+from mmrm.cli.report import main
 from mmrm.report import collect as collecting
 from mmrm.report import compare, page
 from mmrm.report.collect import collect, curves

@@ -278,7 +278,7 @@ def test_kill_in_mid_checkpoint_leaves_the_older_one(tmp_path, environment):
     config, work, log = write_run(tmp_path, epochs=2), tmp_path / 'work', tmp_path / 'log'
     code = """
 import os, signal, sys
-import mmrm.apis.launch
+import mmrm.cli.launch
 from mmengine.fileio import LocalBackend
 put = LocalBackend.put
 def put_half(self, data, path):
@@ -287,7 +287,7 @@ def put_half(self, data, path):
         os.kill(os.getpid(), signal.SIGKILL)
     put(self, data, path)
 LocalBackend.put = put_half
-mmrm.apis.launch.train(sys.argv[1:])
+mmrm.cli.launch.train(sys.argv[1:])
 """
     command = (config, '--work-dir', work)
     assert start(log, environment, sys.executable, '-c', code, *command).wait() == -signal.SIGKILL, log.read_text()
@@ -357,7 +357,7 @@ def test_kill_between_two_best_checkpoints_leaves_one_at_the_next_start(tmp_path
     config, work, log = write_run(tmp_path, epochs=2), tmp_path / 'work', tmp_path / 'log'
     code = """
 import os, signal, sys
-import mmrm.apis.launch
+import mmrm.cli.launch
 from mmengine.hooks import CheckpointHook
 from mmrm.engine.runner import Runner
 CheckpointHook.rule_map['greater'] = lambda score, best: True
@@ -367,7 +367,7 @@ def save_and_die(self, out_dir, filename, *args, **kwargs):
     if filename == 'best_accuracy_top1_epoch_2.pth':
         os.kill(os.getpid(), signal.SIGKILL)
 Runner.save_checkpoint = save_and_die
-mmrm.apis.launch.train(sys.argv[1:])
+mmrm.cli.launch.train(sys.argv[1:])
 """
     command = (config, '--work-dir', work)
     assert start(log, environment, sys.executable, '-c', code, *command).wait() == -signal.SIGKILL, log.read_text()

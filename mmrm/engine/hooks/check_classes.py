@@ -8,8 +8,8 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
-from ...utils.classes import Verdict, built_classes, compare, model_classes
 from ...utils.config import preprocessor_is_beside
+from ..classes import Verdict, built_classes, compare, model_classes
 
 
 def check_num_classes(model, datasets: dict, cfg: Optional[Config] = None) -> Verdict:

@@ -12,11 +12,11 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop
 
-from ...utils import stopping
 from ...utils.checkpoints import read_checkpoint
 from ...utils.errors import UserError, UserTypeError, UserValueError, one_line
 from ...utils.files import write_text
 from ...utils.saved import find_saved
+from .. import stopping
 from ..loops import ResumableLoop, ValidationCutOff, accumulating
 from .non_finite import REMEDIES, TrainingDivergedError, any_process, last_good_checkpoint, non_finite_tensors
 
@@ -40,7 +40,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
     - With ``by_epoch=False`` in a loop of epochs, a checkpoint at the end of an epoch is written when the epoch counts
       as done, so that it can be resumed from.
     - In the loops of :mod:`mmrm.engine.loops` a checkpoint can be resumed from exactly, also in mid-epoch.
-    - A run that a signal asks to end (:mod:`mmrm.utils.stopping`) ends after a step, the same in all processes, with a
+    - A run that a signal asks to end (:mod:`mmrm.engine.stopping`) ends after a step, the same in all processes, with a
       checkpoint of that step, ``iter_<N>.pth``. A validation is cut off; the resumed run begins with it. One process
       looks for a signal after every step. Several tell each other every ``LOOK_EVERY`` (10) iterations or batches of a
       validation, and at the end of an epoch, in one exchange of two numbers.

@@ -3,7 +3,7 @@
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from ...utils.supervision import beat
+from ..supervision import beat
 
 
 @HOOKS.register_module()

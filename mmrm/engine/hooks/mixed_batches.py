@@ -8,10 +8,10 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 
 from ...models.data_preprocessor import MIX_FIELD
+from ...utils import figures
 from ...utils.config import number_of_classes, pipeline_of
 from ...utils.errors import UserTypeError, UserValueError
-from ...visualization import figures
-from ...visualization.panels import Panel, class_names, draw, soft_labels
+from ...utils.panels import Panel, class_names, draw, soft_labels
 
 
 @HOOKS.register_module()

@@ -1,1 +1,0 @@
-"""What the tools do: command line, checks before a run, launching."""

@@ -1,0 +1,43 @@
+"""The paper's tables, your runs beside the published numbers; what is missing comes with its command."""
+
+import sys
+from pathlib import Path
+from typing import Optional, Sequence
+
+from ..report import grids, tables
+from ..utils.errors import cli
+from ..utils.files import check_out, write_text
+from ..utils.paths import home
+from .launch import Parser
+
+
+@cli
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    parser = Parser(prog='mmrm tables', description=__doc__, allow_abbrev=False)
+    parser.add_argument('tables', nargs='*', metavar='TABLE', help=f'some of {", ".join(tables.TABLES)} (default: all)')
+    parser.add_argument('--work-dir', help='folder of the runs (default: work_dirs of the project)')
+    parser.add_argument(
+        '--run',
+        nargs='+',
+        default=[],
+        metavar='CONFIG=FOLDER',
+        help='a run at another place, e.g. configs/rm/resnet18_2xb64_cifar100.py=my/run',
+    )
+    parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
+    parser.add_argument('--out', help='write to a file, .md, .csv or .tex')
+    parser.add_argument('--overwrite', action='store_true', help='replace an existing --out file')
+    args = parser.parse_args(argv)
+    names = tables.choose_tables(args.tables)
+    form = grids.choose_format(args.format, args.out)
+    given = tables.parse_given(args.run)
+    root = Path(args.work_dir) if args.work_dir else home() / 'work_dirs'
+    if args.out:
+        check_out(args.out, args.overwrite)
+    for note in tables.check_root(root, asked=args.work_dir is not None):
+        print(f'note: {note}', file=sys.stderr)
+    text = tables.render_all(names, root, given, form)
+    if args.out:
+        write_text(args.out, text, args.overwrite)
+        print(args.out)
+    else:
+        print(text, end='')

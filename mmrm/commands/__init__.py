@@ -1,1 +1,0 @@
-"""The commands of mmrm, one file each."""

@@ -1,5 +1,0 @@
-"""Test a checkpoint, or a run's folder, with a config."""
-
-from ..apis.launch import test as main
-
-__all__ = ['main']

@@ -1,0 +1,207 @@
+"""What a run measured, however often it was interrupted, resumed or started anew.
+
+A session that begins at an epoch makes void what earlier sessions measured at that epoch and later.
+"""
+
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+
+from ..utils.errors import UserFileError
+from . import logs
+
+
+@dataclass
+class RunLog:
+    """One training run.
+
+    Args:
+        folder (Path): Its work dir.
+        validations (dict[int, dict]): Metrics by the epoch (or iteration) after which they were measured.
+        trained (int): Epochs (or iterations) that are known to be done.
+        length (int, optional): How many there shall be, None if no config tells.
+        unit (str): 'epochs' or 'iterations'.
+        settings (dict, optional): The config that the run wrote down, None if there is none.
+        training (dict): 'memory', the peak in MB, and 'hours', the time of all iterations logged; where known.
+        epochs (dict[int, dict]): The last training record of each epoch, without those that a later session made void.
+        iterations (dict[int, dict]): All training records by iteration, ascending, likewise.
+    """
+
+    folder: Path
+    validations: Dict[int, dict] = field(default_factory=dict)
+    trained: int = 0
+    length: Optional[int] = None
+    unit: str = 'epochs'
+    settings: Optional[dict] = None
+    training: Dict[str, float] = field(default_factory=dict)
+    epochs: Dict[int, dict] = field(default_factory=dict)
+    iterations: Dict[int, dict] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        """Whether its last epoch is validated. Without a config nobody knows, and it counts as unfinished."""
+        return self.length is not None and max(self.validations, default=0) >= self.length
+
+    @property
+    def state(self) -> str:
+        """'finished' or '57 of 200 epochs'."""
+        if self.finished:
+            return 'finished'
+        return f'{self.trained} of {"?" if self.length is None else self.length} {self.unit}'
+
+    @property
+    def seed(self) -> Optional[int]:
+        """The seed that its folder or its config names."""
+        named = re.fullmatch(r'seed(\d+)', self.folder.name)
+        if named:
+            return int(named[1])
+        seed = ((self.settings or {}).get('randomness') or {}).get('seed')
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def saved_unit(self) -> str:
+        """What the names of its checkpoints count if they count as its validations do: 'epoch' or 'iter'."""
+        return 'epoch' if self.unit == 'epochs' else 'iter'
+
+    def last(self, key: str) -> Optional[int]:
+        """The last step at which ``key`` was measured."""
+        return max(self._measured(key), default=None)
+
+    def best(self, key: str, lower: bool = False) -> Optional[int]:
+        """The first step at which ``key`` was best."""
+        measured = self._measured(key)
+        if not measured:
+            return None
+        return min(measured, key=lambda step: (measured[step] if lower else -measured[step], step))
+
+    def _measured(self, key: str) -> Dict[int, float]:
+        return {step: metrics[key] for step, metrics in self.validations.items() if _is_number(metrics.get(key))}
+
+    def checkpoint(self, step: Optional[int], kind: str) -> Optional[Path]:
+        """The file of a step: ``best_*_epoch_N.pth`` for the kind 'best', ``epoch_N.pth`` for 'last'; None if gone."""
+        unit = self.saved_unit
+        pattern = f'best_*_{unit}_{step}.pth' if kind == 'best' else f'{unit}_{step}.pth'
+        found = sorted(self.folder.glob(pattern)) or sorted(self.folder.glob(f'{unit}_{step}.pth'))
+        return found[0] if found else None
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def find_runs(root: Union[str, Path]) -> List[Path]:
+    """The folders below ``root`` (or ``root`` itself) that hold logs of mmengine, links followed, sorted."""
+    found, seen = [], set()
+    for folder, names, _ in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        names[:] = [] if real in seen else sorted(names)
+        seen.add(real)
+        if any(logs.log_of(Path(folder) / name) for name in names):
+            found.append(Path(folder))
+            names[:] = [name for name in names if not (Path(folder) / name / 'vis_data').is_dir()]
+    return sorted(found)
+
+
+def read_run(folder: Union[str, Path]) -> RunLog:
+    """Read all sessions of a run.
+
+    Raises:
+        UserFileError: If ``folder`` holds no log of mmengine.
+    """
+    folder = Path(folder)
+    sessions = logs.sessions(folder)
+    if not sessions:
+        raise UserFileError(f'{folder} holds no log of mmengine (<time>/vis_data/scalars.json).')
+    settings = _read_settings(folder, sessions[-1])
+    if (settings or {}).get('resume') and len(sessions) > 1:
+        # A session that resumes names its own checkpoint: what the run began from is in the first one's config.
+        begun = _read_settings(folder, sessions[0]) or {}
+        settings = {**settings, 'load_from': begun.get('load_from'), 'resume': bool(begun.get('resume'))}
+    unit, length = _length(settings)
+    logged = merge_sessions(folder, by_epoch=unit == 'epochs')
+    epochs = {record['epoch']: record for record in logged.iterations.values() if isinstance(record.get('epoch'), int)}
+    training = _training(logged.iterations)
+    return RunLog(
+        folder, logged.validations, logged.trained, length, unit, settings, training, epochs, logged.iterations
+    )
+
+
+class Logged(NamedTuple):
+    """What the sessions of a run logged, without what a later one made void.
+
+    Args:
+        validations (dict[int, dict]): Metrics by the epoch (or iteration) after which they were measured.
+        iterations (dict[int, dict]): Training records by iteration, ascending.
+        trained (int): Epochs (or iterations) that are known to be done.
+    """
+
+    validations: Dict[int, dict]
+    iterations: Dict[int, dict]
+    trained: int
+
+
+def merge_sessions(folder: Union[str, Path], by_epoch: bool = True) -> Logged:
+    """Read the logs of all sessions of a run; all is empty where there is none yet."""
+    validations: Dict[int, dict] = {}
+    iterations: Dict[int, dict] = {}
+    done = 0
+    for session in logs.sessions(folder):
+        trained, validated = [], {}
+        for record in logs.session_records(session):
+            if 'iter' in record or 'lr' in record:
+                trained.append(record)
+            elif record['step'] > 0:  # 0 is a validation without training
+                validated[record['step']] = record
+        key = 'epoch' if by_epoch else 'step'
+        progress = [record[key] for record in trained if isinstance(record.get(key), int)]
+        begin = min([*progress[:1], *list(validated)[:1]], default=None)
+        if begin is not None:
+            validations = {step: metrics for step, metrics in validations.items() if step < begin}
+        validations.update(validated)
+        # The epoch that is logged is still under way.
+        done = max([*validations, *(step - by_epoch for step in progress[-1:])], default=done)
+        if trained:
+            first = trained[0]['step']
+            iterations = {step: record for step, record in iterations.items() if step < first}
+            iterations.update((record['step'], record) for record in trained)
+    return Logged(validations, dict(sorted(iterations.items())), done)
+
+
+def _training(iterations: Dict[int, dict]) -> Dict[str, float]:
+    """Peak memory and the hours of training from the training records, by iteration."""
+    found, seconds, before = {}, 0.0, 0
+    memory = [record['memory'] for record in iterations.values() if _is_number(record.get('memory'))]
+    if memory and max(memory) > 0:
+        found['memory'] = float(max(memory))
+    for step in sorted(iterations):
+        record = iterations[step]
+        if _is_number(record.get('time')):  # seconds per iteration, the mean of the last ones
+            seconds += record['time'] * (step - before)
+            before = step
+    if seconds:
+        found['hours'] = seconds / 3600
+    return found
+
+
+def _read_settings(folder: Path, session: Path) -> Optional[dict]:
+    """The config that a run wrote down: ``vis_data/config.py`` of its last session, or the one of its folder."""
+    from mmengine.config import Config
+
+    for path in (session / 'vis_data' / 'config.py', *sorted(folder.glob('*.py'))):
+        if path.is_file():
+            try:
+                return Config.fromfile(path, import_custom_modules=False).to_dict()
+            except Exception:  # another project's, or half written; a run without it can still be shown
+                continue
+    return None
+
+
+def _length(settings: Optional[dict]) -> Tuple[str, Optional[int]]:
+    train = (settings or {}).get('train_cfg') or {}
+    for key, unit in (('max_iters', 'iterations'), ('max_epochs', 'epochs')):
+        if isinstance(train.get(key), int):
+            return unit, train[key]
+    return 'epochs', None

@@ -1,0 +1,157 @@
+"""What all figures share: colours that colour-blind readers tell apart, images back from network inputs, saving."""
+
+import textwrap
+from pathlib import Path
+from typing import List, Optional, Sequence, Union
+
+import numpy as np
+import torch
+
+from .config import type_name
+from .errors import UserValueError
+from .files import atomic_write, check_out
+
+# Okabe and Ito's palette, black last.
+PALETTE = ('#0072B2', '#E69F00', '#009E73', '#D55E00', '#CC79A7', '#56B4E9', '#F0E442', '#000000')
+COLOURS = {'baseline': '#000000', 'Mixup': '#56B4E9', 'CutMix': '#E69F00', 'RM': '#0072B2'}
+MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*')
+DPI = 100
+FOOT = 6.5  # size of the letters below a figure
+PICTURES = ('.png', '.svg', '.pdf')
+
+
+def new_figure(width: float, height: float, images: bool = False):
+    """An empty figure of so many inches, apart from pyplot's global ones; of ``images`` the shape is kept."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DPI)
+    figure.set_layout_engine('compressed' if images else 'constrained', h_pad=0.06)
+    return figure
+
+
+def check_picture(path: Union[str, Path], overwrite: bool = False) -> Path:
+    """:func:`~mmrm.utils.files.check_out` for a picture: PNG, SVG or PDF."""
+    return check_out(path, overwrite, PICTURES)
+
+
+def save(figure, path: Union[str, Path], overwrite: bool = False) -> Path:
+    """Write a figure as PNG, SVG or PDF, by the ending of ``path``."""
+    import matplotlib
+
+    path = check_picture(path, overwrite)
+    # No dates and no random names, so that the same figure is the same file.
+    metadata = {'.svg': {'Date': None}, '.pdf': {'CreationDate': None}}.get(path.suffix)
+    with atomic_write(path, overwrite) as part, matplotlib.rc_context({'svg.hashsalt': 'mmrm'}):
+        figure.savefig(part, format=path.suffix[1:], metadata=metadata)
+    return path
+
+
+def to_array(figure) -> np.ndarray:
+    """A figure as an image: uint8 RGB, shape ``(height, width, 3)``."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def channel_order(preprocessor, pipeline: Sequence[dict] = ()) -> str:
+    """'rgb' or 'bgr': the order of the channels that come out of a data preprocessor.
+
+    Images that the pipeline reads from files are BGR, those that the data set holds itself (CIFAR) are RGB; ``to_rgb``
+    swaps them.
+
+    Args:
+        preprocessor (ClsDataPreprocessor): The model's.
+        pipeline (Sequence[dict]): The data set's.
+    """
+    from_files = any(type_name(step) in ('LoadImageFromFile', 'RMLoadResizedCrop') for step in pipeline)
+    return 'bgr' if from_files != bool(getattr(preprocessor, 'to_rgb', False)) else 'rgb'
+
+
+def to_images(inputs: torch.Tensor, preprocessor, order: str = 'rgb') -> np.ndarray:
+    """Undo the normalisation: what the network sees, as people do.
+
+    Args:
+        inputs (Tensor): Normalised, shape ``(N, C, H, W)``.
+        preprocessor (ClsDataPreprocessor): With the ``mean`` and ``std`` that normalised them, or without.
+        order (str): 'rgb' or 'bgr', of the channels of ``inputs``.
+
+    Returns:
+        ndarray: uint8 RGB, shape ``(N, H, W, 3)``.
+    """
+    if inputs.ndim != 4 or inputs.shape[1] not in (1, 3):
+        raise UserValueError(f'images must have shape (N, 1 or 3, H, W), but got {tuple(inputs.shape)}.')
+    images = inputs.detach().float().cpu()
+    if getattr(preprocessor, '_enable_normalize', False):
+        images = images * preprocessor.std.float().cpu() + preprocessor.mean.float().cpu()
+    images = images.round().clamp(0, 255).to(torch.uint8)
+    if images.shape[1] == 1:
+        images = images.expand(-1, 3, -1, -1)
+    elif order == 'bgr':
+        images = images.flip(1)
+    return images.permute(0, 2, 3, 1).numpy()
+
+
+def short_name(name: str, length: int = 16) -> str:
+    """The first of a class's names, cut to ``length``."""
+    name = str(name).split(',')[0].strip()
+    return name if len(name) <= length else f'{name[: length - 1]}…'
+
+
+def label_text(scores: Sequence[float], classes: Optional[Sequence[str]] = None, most: int = 4) -> List[str]:
+    """A soft label in words, the greatest share first: ``['cat 0.62', 'dog 0.38']``.
+
+    Args:
+        scores (Sequence[float]): One for each class.
+        classes (Sequence[str], optional): Their names. Defaults to None, their numbers.
+        most (int): Lines at most; the rest is summed up. Defaults to 4.
+    """
+    order = [int(index) for index in np.argsort(scores, kind='stable')[::-1] if scores[index] > 0]
+    shown = order if len(order) <= most else order[: most - 1]
+    names = [short_name(classes[index]) if classes else f'class {index}' for index in shown]
+    lines = [f'{name} {share_text(scores[index])}' for name, index in zip(names, shown)]
+    if len(shown) < len(order):
+        rest = order[len(shown) :]
+        lines.append(f'{len(rest)} more {share_text(sum(float(scores[index]) for index in rest))}')
+    return lines
+
+
+def share_text(share: float) -> str:
+    """A share with two digits, ``<0.01`` where that would be a false 0."""
+    return '<0.01' if 0 < share < 0.005 else f'{share:.2f}'
+
+
+def lambda_text(share: float) -> str:
+    """The line that tells lambda."""
+    text = share_text(share)
+    return f'λ {text[0]} {text[1:]}' if text[0] == '<' else f'λ = {text}'
+
+
+def hide_axes(axes) -> None:
+    """An image's axes: no ticks, no frame."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def tidy(axes) -> None:
+    """A curve's axes: no upper and right frame, a light grid."""
+    axes.spines['top'].set_visible(False)
+    axes.spines['right'].set_visible(False)
+    axes.grid(True, color='#dddddd', linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def wrap(lines: Sequence[str], width: float) -> List[str]:
+    """Lines broken so that they fit below a figure of so many inches, also in long paths; the rest is indented."""
+    length = max(20, int(0.97 * width / (0.602 * FOOT / 72)))  # a letter of a monospaced font is 0.602 of its size
+    options = dict(width=length, subsequent_indent='    ', break_on_hyphens=False)
+    return [part for line in lines for part in textwrap.wrap(line, **options) or ['']]
+
+
+def provenance(figure, lines: Sequence[str]) -> None:
+    """Write below a figure what made it: checkpoints, data."""
+    text = '\n'.join(wrap(lines, figure.get_figwidth()))
+    figure.supxlabel(text, fontsize=FOOT, x=0.01, ha='left', color='#444444', family='monospace')

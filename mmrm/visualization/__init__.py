@@ -1,1 +1,0 @@
-"""What all pictures and tables share."""

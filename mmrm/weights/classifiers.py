@@ -1,0 +1,195 @@
+"""Classifiers and their data from configs, for analyses: read, checked and built without a Runner."""
+
+import contextlib
+import copy
+import random
+from pathlib import Path
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.registry import HOOKS, init_default_scope
+from mmpretrain.registry import DATASETS, MODELS
+
+from ..cli import preflight
+from ..engine.hooks.random_state import get_random_state, set_random_state
+from ..models.regularisers import bind_augments
+from ..utils import paths
+from ..utils.config import datasets, number_of_classes, preprocessor_of, read_config, require, type_name
+from ..utils.errors import UserFileError, UserValueError
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run a block from a seed and give Python's, NumPy's and torch's generators back as they were."""
+    state = get_random_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        set_random_state(state)
+
+
+def load_config(config: Union[str, Path], options: Optional[dict] = None, part: Optional[str] = None) -> Config:
+    """Read the config of a classifier.
+
+    Args:
+        config (str | Path): From the current folder, the checkout or its configs/.
+        options (dict, optional): Settings that replace those of the config, ``{'a.b': value}``.
+        part (str, optional): 'train', 'val' or 'test': the data that must be there. Defaults to None.
+
+    Raises:
+        UserFileError: If the config or the data is missing.
+        UserValueError: If it is no config of a classifier.
+    """
+    path = paths.find_config(config)
+    cfg = read_config(path, options)
+    require(cfg, path, 'model', *([f'{part}_dataloader'] if part else []))
+    kind = type_name(cfg.model)
+    if kind != 'ImageClassifier':
+        raise UserValueError(
+            f'config {path} is not one of a classifier: its model is {kind or "without a type"}, and '
+            'an ImageClassifier is needed.'
+        )
+    if part:
+        preflight.find_data(cfg, (part,))
+    return cfg
+
+
+def scope(cfg: Config) -> None:
+    """Make the toolbox of a config the one whose names count."""
+    init_default_scope(cfg.get('default_scope') or 'mmpretrain')
+
+
+def build_model(cfg: Config) -> torch.nn.Module:
+    """The classifier of a config, not initialised, without mmengine's chatter."""
+    from mmengine.logging import MMLogger
+
+    scope(cfg)
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel('WARNING')
+    try:
+        model = copy.deepcopy(cfg.model)
+        model.data_preprocessor = copy.deepcopy(preprocessor_of(cfg))
+        return MODELS.build(model)
+    finally:
+        logger.setLevel(level)
+
+
+def build_training_model(cfg: Config) -> torch.nn.Module:
+    """The classifier of a config in training, with what its hooks put into it: DropBlock, and bound batch augments."""
+    model = build_model(cfg)
+    bind_augments(model)
+    for hook in cfg.get('custom_hooks') or []:
+        if type_name(hook) == 'DropBlockHook':
+            HOOKS.build(dict(hook)).attach(model)
+    return model
+
+
+def build_preprocessor(cfg: Config):
+    """The data preprocessor of a config, without batch augments."""
+    scope(cfg)
+    wanted = dict(preprocessor_of(cfg))
+    wanted.setdefault('type', 'ClsDataPreprocessor')
+    wanted.pop('batch_augments', None)
+    return MODELS.build(wanted)
+
+
+def build_dataset(cfg: Config, part: str):
+    """The data set of ``train_dataloader``, ``val_dataloader`` or ``test_dataloader``."""
+    scope(cfg)
+    return DATASETS.build(cfg[f'{part}_dataloader'].dataset)
+
+
+def data_name(cfg: Config, part: str) -> str:
+    """What the data of a part is: its data set, its folder and which images of it."""
+    from ..utils.paths import show_path
+
+    found = [dataset for dataset, _ in datasets(cfg[f'{part}_dataloader'].dataset)]
+    dataset = found[0] if found else {}
+    where = dataset.get('data_root') or dataset.get('data_prefix') or ''
+    which = dataset.get('split') or (dataset.get('data_prefix') if dataset.get('data_root') else '') or ''
+    parts = (type_name(dataset), show_path(Path(where)) if isinstance(where, str) and where else '', which)
+    return ' '.join(part for part in parts if isinstance(part, str) and part)
+
+
+def read_batches(dataset, size: int, seed: int) -> Iterator[dict]:
+    """Endless batches of a data set in an order drawn from ``seed``, as a data loader gives them."""
+    if len(dataset) < size:
+        raise UserValueError(f'a batch of {size} images from a data set of {len(dataset)}.')
+    order, drawn = [], np.random.RandomState(seed)
+    while True:
+        while len(order) < size:
+            order += drawn.permutation(len(dataset)).tolist()
+        taken, order = order[:size], order[size:]
+        items = [dataset[index] for index in taken]
+        yield dict(inputs=[item['inputs'] for item in items], data_samples=[item['data_samples'] for item in items])
+
+
+class Trained(NamedTuple):
+    """A classifier with its weights.
+
+    Args:
+        name (str): What to call it in a figure.
+        model (nn.Module): In eval mode, on its device.
+        cfg (Config): Its config.
+        checkpoint (Path): Its weights.
+        epoch (int, optional): After which they were saved, where the file says so.
+    """
+
+    name: str
+    model: torch.nn.Module
+    cfg: Config
+    checkpoint: Path
+    epoch: Optional[int] = None
+
+    @property
+    def origin(self) -> str:
+        """What made it, for a figure's foot."""
+        from ..utils.paths import show_path
+
+        config = show_path(Path(self.cfg.filename))
+        after = f', epoch {self.epoch}' if self.epoch else ''
+        return f'{self.name}: {show_path(self.checkpoint)}{after}, config {config}'
+
+
+def load_classifier(name: str, config: Union[str, Path], checkpoint: Union[str, Path], device: str = 'cpu') -> Trained:
+    """Build a classifier and load its weights, all of them.
+
+    Args:
+        name (str): What to call it.
+        config (str | Path): Its config.
+        checkpoint (str | Path): Its weights, or the folder of its run: the best checkpoint, else the last.
+        device (str): Defaults to 'cpu'.
+    """
+    from . import find_checkpoint, read_checkpoint
+
+    cfg = load_config(config)
+    if '://' not in str(checkpoint) and not paths.find(checkpoint).exists():
+        raise UserFileError(f'checkpoint {checkpoint} of {name} does not exist.')
+    checkpoint = Path(find_checkpoint(checkpoint))
+    model = build_model(cfg)
+    preflight.load_weights(model, str(checkpoint), unused=preflight.UNUSED_IN_TEST)
+    saved = read_checkpoint(checkpoint)
+    meta = saved.get('meta') if isinstance(saved, dict) else None
+    epoch = (meta or {}).get('epoch') or (saved.get('epoch') if isinstance(saved, dict) else None)
+    return Trained(name, model.to(device).eval(), cfg, checkpoint, epoch if isinstance(epoch, int) else None)
+
+
+def parse_models(given: Sequence[Tuple[str, str, str]], device: str = 'cpu') -> List[Trained]:
+    """``--model NAME CONFIG CHECKPOINT`` of the tools."""
+    if not given:
+        raise UserValueError('there is no model: give --model NAME CONFIG CHECKPOINT, once for each checkpoint.')
+    return [load_classifier(name, config, checkpoint, device) for name, config, checkpoint in given]
+
+
+def check_same_classes(models: Sequence[Trained]) -> None:
+    """Raise if classifiers that are compared have different numbers of classes."""
+    counts = {trained.name: number_of_classes(trained.cfg) for trained in models}
+    if len(set(counts.values())) > 1:
+        told = ', '.join(f'{name}: {count}' for name, count in counts.items())
+        raise UserValueError(f'the models have different numbers of classes ({told}): they cannot be compared.')

@@ -1,0 +1,225 @@
+"""Models by name, after the habits of timm and mmpretrain: ``list_models``, ``get_model``.
+
+A model is a config with a name and, if somebody trained it, a file of weights. There are three sources:
+
+- every shipped config, named by its path: ``rm/resnet50_8xb64_in1k``;
+- the shipped weights, ``zoo/models.json``: one entry per file beside it;
+- a list of the user's own, a JSON or YAML file: the argument ``registry``, or the variable ``MMRM_MODELS``.
+
+Listing needs neither OpenMMLab nor torch.
+"""
+
+import fnmatch
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Union
+
+from ..utils import paths
+from ..utils.errors import UserFileError, UserTypeError, UserValueError, one_line
+
+SHIPPED = Path(__file__).resolve().parent / 'zoo' / 'models.json'
+VARIABLE = 'MMRM_MODELS'
+FIELDS = ('name', 'config', 'weights', 'sha256')
+OPTIONAL = ('top1', 'data', 'licence', 'note')
+
+
+class Entry(NamedTuple):
+    """A model.
+
+    Args:
+        name (str): What it is called.
+        config (str): Its config: a file, or the name of a shipped one.
+        weights (str): Its file of weights or an address; '' if there are none.
+        sha256 (str): Of the file; '' if there is none.
+        facts (dict): What else the list says of it: top1, data, licence, note.
+        source (Path): The list that names it, or its config.
+    """
+
+    name: str
+    config: str
+    weights: str = ''
+    sha256: str = ''
+    facts: Dict[str, Any] = {}
+    source: Path = Path()
+
+
+def list_models(
+    pattern: Optional[str] = None, pretrained: bool = False, registry: Optional[Union[str, Path]] = None
+) -> List[str]:
+    """The names of the models.
+
+    Args:
+        pattern: Only names that it matches, ``'rm/*'`` or ``'*resnet50*'``; a text without ``*`` matches anywhere.
+        pretrained: Only models with weights.
+        registry: A list of models of your own, beside that of ``MMRM_MODELS``.
+
+    Example:
+        >>> import mmrm
+        >>> mmrm.list_models('rm/resnet50*')
+        ['rm/resnet50_8xb64_in1k']
+    """
+    if pattern is not None and not isinstance(pattern, str):
+        raise UserTypeError(f'list_models: pattern={pattern!r} must be a text such as "rm/*", or None.')
+    names = [name for name, entry in read_entries(registry).items() if entry.weights or not pretrained]
+    if pattern is not None:
+        wanted = pattern if any(sign in pattern for sign in '*?[') else f'*{pattern}*'
+        names = [name for name in names if fnmatch.fnmatchcase(name, wanted)]
+    return sorted(names)
+
+
+def get_model(
+    name: str,
+    pretrained: Union[bool, str, Path] = False,
+    registry: Optional[Union[str, Path]] = None,
+    device: str = 'cpu',
+):
+    """Build a model by its name, or by its config.
+
+    Args:
+        name: One of :func:`list_models`, or a config file.
+        pretrained: True for the weights that belong to the name, checked against their SHA-256; a checkpoint or a run's
+            folder for those; False for none: the network is as its constructor leaves it.
+        registry: A list of models of your own, beside that of ``MMRM_MODELS``.
+        device: Where to put it.
+
+    Returns:
+        nn.Module: mmpretrain's (mmdet's, mmseg's) model in eval mode. Images in their normal form to logits:
+        ``model(images)``. Its config is ``model.cfg``.
+    """
+    entry = find_entry(name, registry)
+    if pretrained is True and not entry.weights:
+        known = list_models(pretrained=True, registry=registry)
+        hint = f' Those with weights: {", ".join(known)}.' if known else ' No model has any here.'
+        raise UserValueError(
+            f'{entry.name} has no weights.{hint} Give pretrained=FILE, or list yours in a file that {VARIABLE} names.'
+        )
+    from .build import build, load
+
+    model = build(entry.config)
+    if pretrained is True:
+        load(model, weights_file(entry))
+    elif pretrained:
+        from . import find_checkpoint
+
+        load(model, find_checkpoint(pretrained))
+    return model.to(device).eval()
+
+
+def find_entry(name: Union[str, Path], registry: Optional[Union[str, Path]] = None) -> Entry:
+    """The model of a name, or of a config file.
+
+    Raises:
+        UserValueError: If there is none; the message has names near it.
+    """
+    if not isinstance(name, (str, Path)):
+        raise UserTypeError(f'get_model: name={name!r} must be a name of list_models(), or a config file.')
+    entries = read_entries(registry)
+    wanted = str(name)
+    found = entries.get(wanted) or entries.get(wanted[: -len('.py')] if wanted.endswith('.py') else wanted)
+    if found is not None:
+        return found
+    if wanted.endswith('.py') and Path(wanted).expanduser().is_file():
+        return Entry(wanted, wanted, source=Path(wanted))
+    import difflib
+
+    near = difflib.get_close_matches(wanted, entries, n=3, cutoff=0.4)
+    hint = f' Did you mean {", ".join(near)}?' if near else ' list_models() has all names.'
+    raise UserValueError(f'there is no model {wanted!r}.{hint}')
+
+
+def read_entries(registry: Optional[Union[str, Path]] = None) -> Dict[str, Entry]:
+    """All models by name: shipped configs, shipped weights, then lists of the user's, of which later ones count."""
+    entries = {}
+    configs = paths.shipped() / 'configs'
+    for path in sorted(configs.glob('[!_]*/*.py')):
+        name = f'{path.parent.name}/{path.stem}'
+        entries[name] = Entry(name, str(path), source=path)
+    lists = [SHIPPED, *(Path(each) for each in os.environ.get(VARIABLE, '').split(os.pathsep) if each)]
+    for path in [*lists, *([] if registry is None else [Path(registry)])]:
+        for entry in read_list(path.expanduser()):
+            entries[entry.name] = entry
+    return entries
+
+
+def read_list(path: Path) -> List[Entry]:
+    """The entries of a list of models.
+
+    Raises:
+        UserFileError: If it cannot be read.
+        UserValueError: If an entry lacks a field or has an unknown one.
+    """
+    if not path.is_file():
+        raise UserFileError(f'the list of models {path} does not exist ({VARIABLE}, or registry=).')
+    try:
+        rows = _parse(path)
+    except UserFileError:
+        raise
+    except Exception as error:
+        raise UserFileError(f'the list of models {path} cannot be read: {one_line(error)}') from error
+    if not isinstance(rows, list):
+        raise UserValueError(f'{path} must be a list of models, each with {", ".join(FIELDS)}.')
+    return [_entry(row, path, number) for number, row in enumerate(rows, 1)]
+
+
+def _parse(path: Path) -> Any:
+    if path.suffix == '.json':
+        return json.loads(path.read_text(encoding='utf-8'))
+    if path.suffix not in ('.yml', '.yaml'):
+        raise UserFileError(f'the list of models {path} must end in .json, .yml or .yaml.')
+    try:
+        import yaml
+    except ImportError as error:
+        raise UserFileError(f'{path}: reading YAML needs the package PyYAML; a .json file needs none.') from error
+    return yaml.safe_load(path.read_text(encoding='utf-8')) or []
+
+
+def _entry(row: Any, path: Path, number: int) -> Entry:
+    where = f'{path}, model {number}'
+    if not isinstance(row, dict):
+        raise UserValueError(f'{where}: {row!r} must have the fields {", ".join(FIELDS)}.')
+    missing = [field for field in FIELDS if not isinstance(row.get(field), str) or not row[field].strip()]
+    if missing:
+        raise UserValueError(f'{where}: {", ".join(missing)} must be given, as text.')
+    unknown = [str(field) for field in row if field not in (*FIELDS, *OPTIONAL)]
+    if unknown:
+        allowed = ', '.join((*FIELDS, *OPTIONAL))
+        raise UserValueError(f'{where}: {", ".join(unknown)} is not known; allowed are {allowed}.')
+    sha256 = row['sha256'].lower()
+    if len(sha256) != 64 or set(sha256) - set('0123456789abcdef'):
+        raise UserValueError(f'{where}: sha256={row["sha256"]!r} must be the 64 digits that sha256sum prints.')
+    facts = {key: row[key] for key in OPTIONAL if key in row}
+    return Entry(row['name'], _beside(row['config'], path), _beside(row['weights'], path), sha256, facts, path)
+
+
+def _beside(name: str, path: Path) -> str:
+    """A file of a list, which may be given from the list's own folder."""
+    there = path.parent / Path(name).expanduser()
+    return str(there) if '://' not in name and there.exists() else name
+
+
+def weights_file(entry: Entry) -> Path:
+    """The file of a model's weights, downloaded if it is an address.
+
+    Raises:
+        UserFileError: If it is not there, or has another SHA-256 than the list says.
+    """
+    if '://' in entry.weights:
+        from . import find_checkpoint
+
+        file = Path(find_checkpoint(entry.weights))
+    else:
+        file = paths.find(entry.weights)
+        if not file.is_file():
+            raise UserFileError(f'the weights of {entry.name}, {entry.weights}, do not exist ({entry.source}).')
+    digest = hashlib.sha256()
+    with open(file, 'rb') as stream:
+        for block in iter(lambda: stream.read(1 << 20), b''):
+            digest.update(block)
+    if digest.hexdigest() != entry.sha256:
+        raise UserFileError(
+            f'{file} is not the file that {entry.source} lists for {entry.name}: its SHA-256 is '
+            f'{digest.hexdigest()[:12]}..., not {entry.sha256[:12]}...'
+        )
+    return file

@@ -1,0 +1,52 @@
+"""Probabilities of batch augments are checked before a run, and named."""
+
+import pytest
+from mmengine.config import Config
+from tiny_run import write_run
+
+from mmrm.cli import launch, preflight
+from mmrm.utils.errors import UserValueError
+
+TWO = [dict(type='RecursiveMix', alpha=0.5), dict(type='MoEx', lam=0.5, layer='bn1')]
+
+
+def config(probs, augments=TWO):
+    return Config(dict(model=dict(data_preprocessor=dict(batch_augments=dict(augments=augments, probs=probs)))))
+
+
+@pytest.mark.parametrize(
+    'probs, message',
+    [
+        ([0.5, 1.5], r'probs = \[0.5, 1.5\]: every probability must be a number from 0 to 1'),
+        ([0.7, 0.6], r'probs = \[0.7, 0.6\]: their sum is 1.3 and must be at most 1'),
+        (0.5, r'probs = 0.5: 1 for 2 augment\(s\); one for each is needed'),
+        ([0.5, '0.5'], 'every probability must be a number'),
+    ],
+)
+def test_wrong_probabilities_are_named(probs, message):
+    with pytest.raises(UserValueError, match=message):
+        preflight.check_batch_augments(config(probs))
+
+
+@pytest.mark.parametrize('probs', [None, [0.5, 0.5], [0, 1], (0.2, 0.3)])
+def test_right_probabilities_are_left_as_they_are(probs):
+    cfg = config(probs)
+    preflight.check_batch_augments(cfg)
+    assert cfg.model.data_preprocessor.batch_augments.probs == probs
+
+
+def test_a_single_whole_number_is_a_probability():
+    cfg = config(1, TWO[1])
+    preflight.check_batch_augments(cfg)
+    assert cfg.model.data_preprocessor.batch_augments.probs == 1.0
+    assert isinstance(cfg.model.data_preprocessor.batch_augments.probs, float)
+
+
+def test_a_training_run_is_checked(tmp_path, monkeypatch):
+    monkeypatch.setenv('MMRM_DEVICE', 'cpu')
+    path = write_run(tmp_path, images=2)
+    args = launch.train_parser().parse_args(
+        [str(path), '--device', 'cpu', '--cfg-options', 'model.data_preprocessor.batch_augments.probs=1.5']
+    )
+    with pytest.raises(UserValueError, match='must be a number from 0 to 1'):
+        launch.prepare_train(args)

@@ -1,0 +1,86 @@
+"""--resume with other settings: the log lists them, and training goes on."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_run import write_run
+
+from mmrm.cli import launch
+from mmrm.utils.checkpoints import read_checkpoint
+
+TOOLS = Path(__file__).parents[2] / 'tools'
+
+
+pytestmark = pytest.mark.usefixtures('environment')
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of one epoch: (config, work dir)."""
+    config, work = write_run(tmp_path, epochs=1), tmp_path / 'work'
+    launch.train([str(config), '--work-dir', str(work)])
+    return config, work
+
+
+def resumed(config, work, *options) -> str:
+    """The log of a run that goes on for a second epoch."""
+    options = ('train_cfg.max_epochs=2', *options)
+    launch.train([str(config), '--work-dir', str(work), '--resume', '--cfg-options', *options])
+    return max(work.glob('*/*.log'), key=lambda path: path.stat().st_mtime).read_text()
+
+
+def test_a_resume_with_other_settings_lists_them_and_goes_on(run):
+    log = resumed(
+        *run,
+        'train_dataloader.batch_size=4',
+        'optim_wrapper.optimizer.lr=0.7',
+        'model.head.omega=0.1',
+        'train_dataloader.num_workers=0',
+        'default_hooks.logger.interval=2',
+    )
+    listed = log.partition('was trained with other settings')[2].partition('Training goes on')[0]
+    assert re.findall(r'^  (\S+: \S+ -> \S+)', listed, re.M) == [
+        'model.head.omega: 0.5 -> 0.1',
+        'train_dataloader.batch_size: 2 -> 4',
+        'optim_wrapper.optimizer.lr: 0.01 -> 0.7',
+    ]
+    # What is said to have no effect has none, and the other settings have theirs: 12 images, 4 at a time.
+    assert 'lr: 0.01 -> 0.7 (no effect' in listed
+    steps = re.findall(r'Epoch\(train\) +\[2\]\[ *\d+/(\d+)\] +lr: (\S+)', log)
+    assert steps and {(number, float(lr)) for number, lr in steps} == {('3', 0.01)}
+
+
+def test_a_longer_run_with_the_same_settings_says_nothing(run):
+    assert 'other settings' not in resumed(*run)
+
+
+def test_the_checkpoint_remembers_what_decides(run):
+    remembered = read_checkpoint(run[1] / 'epoch_1.pth')['meta']['mmrm_run']
+    assert remembered['processes'] == 1 and remembered['settings']['train_dataloader']['batch_size'] == 2
+
+
+@pytest.mark.slow
+def test_another_number_of_processes_is_told(run, free_port):
+    config, work = run
+    done = subprocess.run(
+        [
+            TOOLS / 'dist_train.sh',
+            config,
+            '2',
+            '--work-dir',
+            work,
+            '--resume',
+            '--cfg-options',
+            'train_cfg.max_epochs=2',
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=dict(os.environ, PORT=str(free_port), PYTHON=sys.executable, MMRM_DEVICE='cpu'),
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (done.stdout + done.stderr).count('number of processes: 1 -> 2') == 1

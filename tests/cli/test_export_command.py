@@ -1,0 +1,226 @@
+"""mmrm export: what other runtimes and libraries say of an exported network, and what its files tell of it."""
+
+import functools
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from mmengine.registry import init_default_scope
+from zoo_run import CLASSES, call_main, write_images, write_run
+
+from mmrm.cli.export import main
+from mmrm.weights import hub
+from mmrm.weights.build import open_run
+from mmrm.weights.deploy import read_note, run_file
+from mmrm.weights.inputs import Input, Reader, normalise
+from mmrm.weights.targets import Target
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp('work') / 'river')
+
+
+@pytest.fixture(scope='module')
+def wide(tmp_path_factory):
+    """A ResNet that other libraries know."""
+    return write_run(tmp_path_factory.mktemp('work') / 'river', 'resnet18')
+
+
+call = functools.partial(call_main, main)
+
+
+def expected_logits(run, images):
+    with torch.no_grad():
+        return open_run(run).model(images, mode='tensor')
+
+
+@pytest.mark.parametrize('kind, name', [('onnx', 'net.onnx'), ('torch.export', 'net.pt2')])
+def test_a_program_says_the_same_for_any_number_of_images_and_tells_what_goes_in(kind, name, run, tmp_path, capsys):
+    if kind == 'onnx':
+        for package in ('onnx', 'onnxscript', 'onnxruntime'):
+            pytest.importorskip(package)
+    out = tmp_path / name
+    code, told, _ = call(capsys, kind, run, out, '--dynamic')
+    assert code == 0 and '3 classes, 64 x 64' in told
+    images = torch.randn(5, 3, 64, 64)
+    torch.testing.assert_close(run_file(out, kind, images), expected_logits(run, images), rtol=1e-4, atol=1e-4)
+    note = read_note(out)
+    assert (note['mean'], note['std']) == ([120.0, 110.0, 100.0], [60.0, 50.0, 40.0])
+    assert note['size'] == [64, 64] and note['channel_order'] == 'rgb' and tuple(note['classes']) == CLASSES
+    assert [step['type'] for step in note['pipeline']][1:3] == ['ResizeEdge', 'CenterCrop']
+    assert note['origin']['file'] == 'best_accuracy_top1_epoch_2.pth' and len(note['origin']['sha256']) == 64
+    assert not any('fc_roi' in each for each in _names(out, kind))
+
+
+def _names(out, kind):
+    if kind == 'onnx':
+        import onnx
+
+        return [each.name for each in onnx.load(str(out)).graph.initializer]
+    return list(torch.export.load(str(out)).state_dict)
+
+
+def test_the_note_in_a_file_is_enough_to_feed_it(run, tmp_path, capsys):
+    """Mean, std and order as noted, applied by hand with Pillow's pixels."""
+    from PIL import Image
+
+    out = tmp_path / 'net.pt2'
+    call(capsys, 'torch.export', run, out)
+    file = write_images(tmp_path / 'images', 1)[0]
+    note = read_note(out)
+    image = Image.open(file).convert('RGB')
+    scale = note['pipeline'][1]['scale']
+    image = image.resize((round(scale * image.width / image.height), scale), Image.BICUBIC)
+    left, top = (image.width - 64) // 2, (image.height - 64) // 2
+    pixels = np.asarray(image.crop((left, top, left + 64, top + 64)), np.float32)
+    assert note['channel_order'] == 'rgb'
+    by_hand = torch.from_numpy((pixels - note['mean']) / note['std']).permute(2, 0, 1)[None].float()
+    opened = open_run(run)
+    expected = normalise(Reader(opened.cfg)(file), opened.model)
+    torch.testing.assert_close(by_hand, expected, rtol=0, atol=0.05)  # one step of a pixel
+
+
+@pytest.mark.parametrize(
+    'argv, message',
+    [
+        (('onnx', 'RUN', 'net.pth'), 'must end in .onnx'),
+        (('torch.export', 'RUN', 'net.onnx'), 'must end in .pt2'),
+        (('classifier', 'RUN', 'net.pth', '--dynamic'), '--dynamic is for onnx, torch.export, not for classifier'),
+        (('backbone', 'RUN', 'net.pth', '--layout', 'timm'), '--layout is for classifier, not for backbone'),
+        (('classifier', 'RUN', 'net.pth', '--prefix', 'a.'), '--prefix is for backbone'),
+        (('classifier', 'RUN', 'net.pth', '--layout', 'timm'), "timm's ResNets have the width 64"),
+        (('huggingface', 'RUN', 'OUT/net', '--library', 'timm'), "timm's ResNets have the width 64"),
+        (('keras', 'RUN', 'net.h5'), 'invalid choice'),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(argv, message, run, tmp_path, capsys, monkeypatch):
+    if argv[0] == 'onnx':
+        pytest.importorskip('onnxruntime')
+    monkeypatch.chdir(tmp_path)
+    argv = [{'RUN': str(run)}.get(each, each.replace('OUT', str(tmp_path))) for each in argv]
+    code, _, err = call(capsys, *argv)
+    assert code == 2 and message in err and len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_onnx_the_package_to_install_is_named(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(__import__('sys').modules, 'onnxruntime', None)
+    code, _, err = call(capsys, 'onnx', run, tmp_path / 'net.onnx')
+    assert code == 2 and 'requirements/onnx.txt' in err
+
+
+# ------------------------------------------------------------------------------------------------ Hugging Face's hub
+@pytest.fixture(scope='module')
+def folder(wide, tmp_path_factory):
+    pytest.importorskip('timm')
+    out = tmp_path_factory.mktemp('hub') / 'otters'
+    init_default_scope('mmpretrain')
+    main(['huggingface', str(wide), str(out), '--licence', 'cc-by-4.0', '--command', 'mmrm train river.py'])
+    return out
+
+
+def test_timm_loads_the_folder_offline_and_says_the_same(wide, folder):
+    import timm
+    from timm.data import resolve_model_data_config
+
+    model = timm.create_model(f'local-dir:{folder}', pretrained=True).eval()
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), expected_logits(wide, images), rtol=1e-4, atol=1e-4)
+    config = resolve_model_data_config(model)
+    assert tuple(config['input_size']) == (3, 64, 64) and config['crop_pct'] == pytest.approx(64 / 72, abs=1e-4)
+    np.testing.assert_allclose(np.multiply(config['mean'], 255), [120, 110, 100])
+    np.testing.assert_allclose(np.multiply(config['std'], 255), [60, 50, 40])
+    assert config['interpolation'] == 'bicubic'
+    assert json.loads((folder / 'config.json').read_text())['label_names'] == list(CLASSES)
+
+
+def test_timm_gets_the_same_pixels_without_normalisation_and_with_a_squashing_resize():
+    """An image that is not square, read by timm's own transform and as mmpretrain resizes it."""
+    pytest.importorskip('timm')
+    from PIL import Image
+    from timm.data import create_transform
+
+    steps = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=64, interpolation='bilinear', backend='pillow')]
+    known = Input((64, 64), None, None, 'rgb', steps)
+    target = Target({}, torch.nn.Identity, '', hub=dict(architecture='resnet18'))
+    config = hub.timm_config(SimpleNamespace(classes=CLASSES), target, known)['pretrained_cfg']
+    read = create_transform(
+        **{key: config[key] for key in ('input_size', 'interpolation', 'mean', 'std', 'crop_pct', 'crop_mode')}
+    )
+    image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (90, 120, 3), np.uint8))
+    expected = np.asarray(image.resize((64, 64), Image.BILINEAR)).transpose(2, 0, 1)
+    np.testing.assert_allclose(read(image).numpy(), expected, atol=0.01)
+
+
+def test_a_crop_after_a_squashing_resize_is_kept():
+    steps = [dict(type='Resize', scale=[80, 80]), dict(type='CenterCrop', crop_size=64)]
+    known = Input((64, 64), None, None, 'rgb', steps)
+    assert hub._crop(known) == pytest.approx(0.8) and hub._squashes(known)
+
+
+def test_the_card_has_what_the_log_says_and_nothing_else(folder, wide):
+    card = (folder / 'README.md').read_text()
+    for words in (
+        'license: cc-by-4.0',
+        'value: 80.00',
+        'after 2 epochs: top-1 80.00 %, top-5 100.00 %',
+        'CustomDataset (river)',
+        'RecursiveMix(alpha=0.5)',
+        'omega=0.5',
+        '3 classes, 64 x 64 pixels',
+        'mmrm train river.py',
+        "timm.create_model('local-dir:otters', pretrained=True)",
+    ):
+        assert words in card, words
+    import hashlib
+
+    assert hashlib.sha256((folder / 'model.safetensors').read_bytes()).hexdigest() in card
+    yaml = pytest.importorskip('yaml')
+    header = yaml.safe_load(card.split('---')[1])
+    assert header['library_name'] == 'timm' and header['model-index'][0]['results'][0]['metrics'][0]['value'] == 80.0
+
+
+def test_without_a_log_the_card_claims_no_accuracy(wide, tmp_path, capsys):
+    pytest.importorskip('timm')
+    alone = tmp_path / 'alone.pth'
+    alone.write_bytes(next(wide.glob('best_*.pth')).read_bytes())
+    assert call(capsys, 'huggingface', alone, tmp_path / 'out')[0] == 0
+    card = (tmp_path / 'out' / 'README.md').read_text()
+    assert 'its accuracy is not known' in card and 'model-index' not in card and 'license:' not in card
+
+
+def test_transformers_loads_the_folder_offline_and_says_the_same(wide, tmp_path, capsys):
+    transformers = pytest.importorskip('transformers')
+    out = tmp_path / 'otters'
+    assert call(capsys, 'huggingface', wide, out, '--library', 'transformers')[0] == 0
+    model = transformers.AutoModelForImageClassification.from_pretrained(str(out)).eval()
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(model(images).logits, expected_logits(wide, images), rtol=1e-4, atol=1e-4)
+    assert model.config.id2label == dict(enumerate(CLASSES))
+    processor = transformers.AutoImageProcessor.from_pretrained(str(out))
+    file = write_images(tmp_path / 'images', 1)[0]
+    from PIL import Image
+
+    opened = open_run(wide)
+    expected = normalise(Reader(opened.cfg)(file), opened.model)
+    found = processor(Image.open(file).convert('RGB'), return_tensors='pt')['pixel_values']
+    assert found.shape == expected.shape and (found - expected).abs().mean() < 0.02
+
+
+def test_a_folder_that_holds_something_is_left_alone(wide, folder, capsys):
+    before = sorted(path.name for path in folder.iterdir())
+    code, _, err = call(capsys, 'huggingface', wide, folder)
+    assert code == 2 and 'exists and is left as it is' in err
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert not [path for path in folder.parent.iterdir() if path.name.startswith('.')]
+
+
+def test_colours_in_another_order_are_refused(tmp_path, capsys):
+    run = write_run(tmp_path / 'river', 'resnet18', to_rgb=False)
+    code, _, err = call(capsys, 'huggingface', run, tmp_path / 'out')
+    assert code == 2 and 'BGR' in err and not (tmp_path / 'out').exists()

@@ -1,0 +1,177 @@
+"""Signals that ask a run to end, in real processes."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from mmrm.engine import stopping, supervision
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_a_signal_is_noted_and_otherwise_raised_at_once():
+    before = signal.getsignal(signal.SIGTERM)
+    with stopping.caught():
+        with stopping.deferred():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stopping.asked() == signal.SIGUSR1
+        with pytest.raises(stopping.Stopped, match='stopped by SIGUSR1 before the first iteration') as stop:
+            stopping.check()
+        assert stop.value.code == 75 and issubclass(stopping.Stopped, SystemExit)
+    with stopping.caught(), pytest.raises(stopping.Stopped):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+    assert signal.getsignal(signal.SIGTERM) is before and not stopping.asked()
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        with stopping.caught():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert not stopping.asked()
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_second_interrupt_ends_the_process():
+    code = """
+import os, signal, time
+from mmrm.engine import stopping
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with stopping.caught(), stopping.deferred():
+    os.kill(os.getpid(), signal.SIGINT)
+    print('noted', stopping.asked(), flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(10)
+"""
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGINT and done.stdout == 'noted 2\n'
+    assert 'interrupted twice' in done.stderr and 'Traceback' not in done.stderr
+
+
+def test_workers_outlive_the_signals_that_go_to_all_processes():
+    with stopping.caught(), stopping.deferred():
+        loader = DataLoader(Numbers(), batch_size=2, num_workers=2, worker_init_fn=stopping.LetFinish())
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1]
+        workers = [worker.pid for worker in batches._workers]
+        next(batches)  # the second worker has begun, too
+        for number in stopping.SIGNALS:
+            for pid in workers:
+                os.kill(pid, number)
+        assert torch.cat(list(batches)).tolist() == list(range(4, 1000))
+
+
+def test_a_worker_that_does_not_listen_ends_at_the_second_sigterm():
+    batches = iter(DataLoader(Numbers(), batch_size=2, num_workers=1, worker_init_fn=stopping.LetFinish()))
+    next(batches)
+    worker = batches._workers[0]
+    worker.terminate()
+    worker.join(1)
+    assert worker.is_alive()
+    with contextlib.suppress(RuntimeError):  # torch may tell it at any moment
+        worker.terminate()
+        worker.join(30)
+    assert worker.exitcode == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_a_process_whose_fellow_is_gone_ends_by_sigterm(tmp_path, monkeypatch):
+    """torchrun sends it when one process has failed; the others can save nothing without it."""
+    gone = subprocess.Popen(['true'])
+    gone.wait()
+    (tmp_path / 'beat-1').write_text(f'{gone.pid} 3 1 began\n')
+    code = """
+import os, signal, time
+from mmrm.engine import stopping, supervision
+with stopping.caught(), stopping.deferred():
+    supervision.join(0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1)
+    print('noted')
+"""
+    monkeypatch.setenv(supervision.FOLDER, str(tmp_path))
+    assert subprocess.run([sys.executable, '-c', code], check=False).returncode == -signal.SIGTERM
+    (tmp_path / 'beat-1').write_text(f'{os.getpid()} 3 1 began\n')
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert done.stdout == 'noted\n'
+
+
+def test_signs_of_life_are_read_as_they_were_written(tmp_path, monkeypatch):
+    monkeypatch.setenv(supervision.FOLDER, str(tmp_path))
+    supervision.join(2)
+    supervision.beat('got its batch of iteration 7', 70)
+    supervision.beat('began to write a checkpoint')
+    assert supervision.read_beats(tmp_path) == {2: (os.getpid(), 3, 70, 'began to write a checkpoint')}
+    monkeypatch.setattr(supervision._State, 'file', None)
+
+
+WORKERS = """
+from torch.utils.data import DataLoader
+
+from mmrm.engine.stopping import LetFinish
+
+loader = DataLoader(list(range(8)), num_workers=2, persistent_workers=True, worker_init_fn=LetFinish())
+print(len(list(loader)), flush=True)
+"""
+
+
+def test_workers_that_stay_do_not_keep_a_process_from_its_end():
+    run = subprocess.run([sys.executable, '-c', WORKERS], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout) == (0, '8\n'), run.stderr
+
+
+HIT_AT_THE_START = """
+import os, signal
+import mmrm
+from mmengine.registry import DATASETS
+from torch.utils.data import Dataset
+from mmrm.engine.runner import Runner
+
+@DATASETS.register_module()
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return index
+
+loader = Runner.build_dataloader(dict(
+    dataset=dict(type='Numbers'), batch_size=2, num_workers=2, sampler=dict(type='DefaultSampler', shuffle=False),
+    collate_fn=dict(type='default_collate')))
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+print(sum(len(batch) for batch in loader))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, 'pthread_sigmask'), reason='signals cannot be held here')
+def test_a_signal_that_meets_a_worker_at_its_start_does_not_end_it():
+    """Schedulers send SIGTERM to all processes at once, also to one that was started a moment ago."""
+    run = subprocess.run([sys.executable, '-c', HIT_AT_THE_START], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0 and run.stdout.endswith('8\n'), run.stderr
+
+
+@pytest.mark.skipif(not hasattr(signal, 'pthread_sigmask'), reason='signals cannot be held here')
+def test_a_signal_that_is_held_comes_afterwards():
+    with stopping.caught(), stopping.deferred():
+        with stopping.held():
+            # To this thread: one that is sent to the process goes to any thread that takes it.
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            assert not stopping.asked()
+        assert stopping.asked() == signal.SIGTERM

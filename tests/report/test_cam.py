@@ -1,0 +1,236 @@
+"""Class activation maps: of a model whose map is known, of one that has none, side by side in a figure."""
+
+import sys
+from importlib.util import find_spec
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from helpers import classifier
+from mmpretrain.registry import MODELS
+from PIL import Image
+from small_world import write_trained
+from torch import nn
+
+from mmrm.report import cam
+from mmrm.utils import figures
+from mmrm.utils.errors import UserError, UserFileError, UserValueError
+from mmrm.weights import classifiers
+
+CELLS = 4
+
+
+@MODELS.register_module()
+class CellMeans(nn.Module):
+    """A backbone whose feature map is the mean colour of each cell, times one."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Parameter(torch.ones(()))
+
+    def forward(self, images):
+        return (nn.functional.adaptive_avg_pool2d(images, CELLS) * self.one,)
+
+
+def known(head='RMConsistencyHead'):
+    """A classifier of the mean colour: class k looks for channel k, and the last one for what is not blue."""
+    settings = dict(type=head, num_classes=4, in_channels=3)
+    model = MODELS.build(
+        dict(
+            type='ImageClassifier',
+            backbone=dict(type='CellMeans'),
+            data_preprocessor=dict(type='ClsDataPreprocessor'),
+            neck=None if head == 'RMConsistencyHead' else dict(type='GlobalAveragePooling'),
+            head=settings,
+        )
+    ).eval()
+    with torch.no_grad():
+        model.head.fc.weight.copy_(torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, -1]]))
+        model.head.fc.bias.zero_()
+    return model
+
+
+def zhou(weights, features, size):
+    """CAM as its authors define it: the class's weights on every cell; negative evidence out, scaled, enlarged."""
+    heat = np.maximum(np.tensordot(weights, features, 1), 0)
+    for enlarge in (False, True):
+        if enlarge:
+            heat = cv2.resize(heat, size[::-1])
+        heat = heat - heat.min()
+        heat = heat / (1e-7 + heat.max())
+    return heat
+
+
+needs_grad_cam = pytest.mark.skipif(find_spec('pytorch_grad_cam') is None, reason='grad-cam is not installed')
+
+
+@needs_grad_cam
+@pytest.mark.parametrize('head', ['RMConsistencyHead', 'LinearClsHead'])
+def test_the_map_of_a_pooled_linear_classifier_is_cam(head):
+    model = known(head)
+    image = torch.rand(1, 3, 32, 48, generator=torch.Generator().manual_seed(1))
+    features = nn.functional.adaptive_avg_pool2d(image, CELLS)[0].numpy()
+    maps, likely = cam.activation_maps(model, image, [0, 2, 3])
+    assert maps.shape == (3, 32, 48)
+    for heat, index in zip(maps, (0, 2, 3)):
+        assert np.allclose(heat, zhou(model.head.fc.weight[index].detach().numpy(), features, (32, 48)), atol=1e-5)
+    logits = features.mean((1, 2)) @ model.head.fc.weight.detach().numpy().T
+    assert np.allclose(likely, (np.exp(logits) / np.exp(logits).sum())[[0, 2, 3]], atol=1e-6)
+
+
+@needs_grad_cam
+def test_the_map_is_where_the_class_is_the_right_way_up():
+    image = torch.zeros(1, 3, 32, 32)
+    image[:, 0, :8, 24:] = 1  # red in the upper right corner
+    image[:, 1, 24:, :8] = 1  # green in the lower left one
+    (red, green, blue), _ = cam.activation_maps(known(), image, [0, 1, 2])
+    assert red[3, 28] > 0.9 and red[28, 3] == 0 and green[28, 3] > 0.9 and green[3, 28] == 0
+    assert (blue == 0).all()  # nothing speaks for it
+
+
+@needs_grad_cam
+@pytest.mark.parametrize('method', cam.METHODS)
+def test_every_method_runs_on_a_real_network_and_leaves_no_hooks(method):
+    model = classifier().eval()
+    maps, _ = cam.activation_maps(model, torch.randn(1, 3, 64, 64), [1, 4], method)
+    assert maps.shape == (2, 64, 64) and maps.min() >= 0 and maps.max() <= 1
+    assert not any(module._forward_hooks for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@needs_grad_cam
+def test_mistakes_are_named():
+    with pytest.raises(UserValueError, match='class 4: the model has the classes 0 to 3'):
+        cam.activation_maps(known(), torch.zeros(1, 3, 8, 8), [4])
+    with pytest.raises(UserValueError, match="method='CAM' must be one of GradCAM"):
+        cam.activation_maps(known(), torch.zeros(1, 3, 8, 8), [0], 'CAM')
+
+
+def test_a_model_without_maps_is_refused():
+    backbone = dict(type='VisionTransformer', arch='deit-t', img_size=32, patch_size=16, out_type='cls_token')
+    model = MODELS.build(
+        dict(
+            type='ImageClassifier',
+            backbone=backbone,
+            neck=None,
+            head=dict(type='VisionTransformerClsHead', num_classes=3, in_channels=192),
+        )
+    )
+    with pytest.raises(UserValueError, match=r'VisionTransformer gives no feature map .* \(1, 192\)'):
+        cam.WithMap(model)(torch.zeros(1, 3, 32, 32))
+
+
+def test_without_grad_cam_the_message_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'pytorch_grad_cam', None)
+    with pytest.raises(UserError, match=r'need the package grad-cam .* requirements/analysis\.txt'):
+        cam.grad_cam()
+
+
+# -------------------------------------------------------------------------------------------------------------- figures
+@pytest.fixture
+def trained(tmp_path):
+    config, checkpoint = write_trained(tmp_path)
+    return classifiers.load_classifier('RM', config, checkpoint)
+
+
+def test_images_from_files_keep_their_classes_and_colours(tmp_path, trained):
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    pixels[..., 0] = 200  # red
+    Image.fromarray(pixels).save(tmp_path / 'red.png')
+    subject, guess = cam.natural_subjects([f'{tmp_path}/red.png=class1,0', f'{tmp_path}/red.png'], trained)
+    assert subject.classes == [1, 0] and subject.labels == ['class1', 'class0']
+    assert np.array_equal(cam._rgb(subject.image, trained), pixels)
+    with torch.no_grad():
+        logits = trained.model(cam.preprocess(guess.image, trained), mode='tensor')[0]
+    assert guess.classes[0] == int(logits.argmax()) and len(guess.classes) == 2
+    with pytest.raises(UserValueError, match="class 'dog' is none of the data set's: class0, class1"):
+        cam.natural_subjects([f'{tmp_path}/red.png=dog'], trained)
+    with pytest.raises(UserFileError, match=r'none\.png does not exist'):
+        cam.natural_subjects([f'{tmp_path}/none.png'], trained)
+    (tmp_path / 'text.png').write_text('no image')
+    with pytest.raises(UserFileError, match=r'text\.png cannot be read'):
+        cam.natural_subjects([f'{tmp_path}/text.png'], trained)
+
+
+def test_mixed_images_have_a_map_for_every_class_in_them(trained):
+    subjects = cam.mixed_subjects(trained, images=2, iterations=4, seed=3)
+    for subject in subjects:
+        shares = [float(label.rsplit(' ', 1)[1]) for label in subject.labels]
+        assert subject.image.dtype == np.uint8 and shares == sorted(shares, reverse=True)
+        assert 0.8 < sum(shares) <= 1.01
+    again = cam.mixed_subjects(trained, images=2, iterations=4, seed=3)
+    assert all(np.array_equal(a.image, b.image) for a, b in zip(subjects, again))
+
+
+@needs_grad_cam
+def test_the_figure_names_checkpoints_and_data(tmp_path, trained):
+    config, checkpoint = write_trained(tmp_path, seed=1)
+    other = classifiers.load_classifier('baseline', config, checkpoint)
+    figure = cam.draw([trained, other], cam.mixed_subjects(trained, images=1), data='noise')
+    foot = figure._supxlabel.get_text()
+    assert 'seed0.pth, epoch 7' in foot and 'seed1.pth, epoch 7' in foot and 'data: noise; GradCAM' in foot
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[1].startswith('RM, p = ') and titles[2].startswith('baseline, p = ')
+
+
+def test_the_overlay_keeps_the_image_and_brightens_where_the_map_is():
+    image = np.full((2, 2, 3), 100, np.uint8)
+    shown = cam.overlay(image, np.array([[0.0, 1.0], [0.0, 0.0]])).astype(int)
+    assert shown[0, 1].sum() > shown[0, 0].sum() and np.array_equal(shown[0, 0], shown[1, 1])
+
+
+# ---------------------------------------------------------------------------------------------------------- checkpoints
+def test_a_checkpoint_of_another_network_is_refused(tmp_path, trained):
+    (tmp_path / 'other').mkdir()
+    more = "model['head'].update(num_classes=3)\nmodel['data_preprocessor'].update(num_classes=3)\n"
+    config, checkpoint = write_trained(tmp_path / 'other', more=more)
+    with pytest.raises(UserFileError, match='does not fit the config'):
+        classifiers.load_classifier('x', trained.cfg.filename, checkpoint)
+    other = classifiers.load_classifier('x', config, checkpoint)
+    with pytest.raises(UserValueError, match='different numbers of classes'):
+        classifiers.check_same_classes([trained, other])
+    with pytest.raises(UserFileError, match='checkpoint none of x does not exist'):
+        classifiers.load_classifier('x', config, 'none')
+    with pytest.raises(UserValueError, match='there is no model'):
+        classifiers.parse_models([])
+
+
+@needs_grad_cam
+def test_an_empty_map_is_marked_and_the_colours_have_a_scale(trained):
+    with torch.no_grad():
+        trained.model.head.fc.weight[0] = trained.model.head.fc.weight[0].abs() + 0.1
+        trained.model.head.fc.weight[1] = -trained.model.head.fc.weight[1].abs() - 0.1
+    image = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)  # of 3 x 3 cells
+    subject = cam.Subject('noise', image, [0, 1], ['a', 'b'])
+    figure = cam.draw([trained], [subject], data='noise')
+    (_, full), (_, empty) = (figure.axes[:2], figure.axes[2:4])
+    assert [text.get_text() for text in empty.texts] == ['empty map'] and not full.texts
+    assert 'its own maximum' in figure.axes[-1].get_ylabel()
+
+
+@pytest.mark.parametrize('suffix', ['png', 'svg', 'pdf'])
+@needs_grad_cam
+def test_the_figure_is_written_in_every_format(tmp_path, trained, suffix):
+    figure = cam.draw([trained], cam.mixed_subjects(trained, images=1), data='noise')
+    assert figures.save(figure, tmp_path / f'a.{suffix}').stat().st_size > 1000
+
+
+def test_a_file_goes_through_the_validation_where_there_is_no_test(tmp_path):
+    """A red picture reaches the network as the pipeline reads it, in BGR and cut to size; it is shown in RGB."""
+    import cv2
+    import numpy as np
+    from mmengine.config import Config
+
+    cv2.imwrite(str(tmp_path / 'red.png'), np.full((300, 300, 3), (0, 0, 255), np.uint8))
+    steps = [
+        dict(type='LoadImageFromFile'),
+        dict(type='Resize', scale=256),
+        dict(type='CenterCrop', crop_size=224),
+        dict(type='PackInputs'),
+    ]
+    cfg = Config(dict(default_scope='mmpretrain', val_dataloader=dict(dataset=dict(pipeline=steps))))
+    trained = classifiers.Trained('val only', None, cfg, 'none.pth')
+    image = cam.read_image(tmp_path / 'red.png', trained)
+    assert image.shape == (224, 224, 3) and image[0, 0].tolist() == [0, 0, 255]
+    assert cam._rgb(image, trained)[0, 0].tolist() == [255, 0, 0]

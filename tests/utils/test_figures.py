@@ -1,0 +1,100 @@
+"""Images back from what the network sees, in the right colours; files that are never lost."""
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.dataset import Compose
+from mmpretrain.models import ClsDataPreprocessor
+from mmpretrain.registry import TRANSFORMS
+from PIL import Image
+
+from mmrm.utils import figures
+from mmrm.utils.errors import UserFileError, UserValueError
+
+# The colours of a flag: red, green and blue columns, in RGB.
+FLAG = np.zeros((4, 6, 3), np.uint8)
+FLAG[:, 0:2, 0], FLAG[:, 2:4, 1], FLAG[:, 4:6, 2] = 250, 200, 150
+NORMAL = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
+
+
+@pytest.mark.parametrize('to_rgb', [True, False])
+def test_a_file_comes_back_in_its_own_colours(tmp_path, to_rgb):
+    Image.fromarray(FLAG).save(tmp_path / 'flag.png')
+    pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
+    data = Compose([TRANSFORMS.build(step) for step in pipeline])(dict(img_path=str(tmp_path / 'flag.png')))
+    preprocessor = ClsDataPreprocessor(to_rgb=to_rgb, **NORMAL)
+    inputs = preprocessor(dict(inputs=[data['inputs']]), training=False)['inputs']
+    order = figures.channel_order(preprocessor, pipeline)
+    assert order == ('rgb' if to_rgb else 'bgr')
+    assert order == figures.channel_order(preprocessor, [dict(type='RMLoadResizedCrop', scale=8)])
+    assert np.array_equal(figures.to_images(inputs, preprocessor, order)[0], FLAG)
+
+
+def test_pixels_that_a_data_set_holds_are_rgb():
+    preprocessor = ClsDataPreprocessor(to_rgb=False, **NORMAL)
+    pixels = torch.from_numpy(FLAG).permute(2, 0, 1)
+    inputs = preprocessor(dict(inputs=[pixels]), training=False)['inputs']
+    order = figures.channel_order(preprocessor, [dict(type='RandomCrop', crop_size=32), dict(type='PackInputs')])
+    assert np.array_equal(figures.to_images(inputs, preprocessor, order)[0], FLAG)
+
+
+def test_a_preprocessor_that_does_not_normalise_and_grey_images():
+    inputs = torch.full((2, 1, 3, 3), 77.0)
+    images = figures.to_images(inputs, ClsDataPreprocessor())
+    assert images.shape == (2, 3, 3, 3) and (images == 77).all()
+    with pytest.raises(UserValueError, match='1 or 3, H, W'):
+        figures.to_images(torch.zeros(2, 4, 3, 3), None)
+
+
+def test_labels_in_words_keep_the_sum():
+    scores = [0.5, 0.0, 0.3, 0.15, 0.03, 0.02]
+    assert figures.label_text(scores, ['cat, tabby', 'b', 'dog', 'frog', 'e', 'f']) == [
+        'cat 0.50',
+        'dog 0.30',
+        'frog 0.15',
+        '2 more 0.05',
+    ]
+    assert figures.label_text([0.999, 0.001]) == ['class 0 1.00', 'class 1 <0.01']
+
+
+def test_a_picture_is_written_by_its_ending_and_never_over_another(tmp_path):
+    figure = figures.new_figure(1, 1)
+    for name, start in (('a.png', b'\x89PNG'), ('a.svg', b'<?xml'), ('a.pdf', b'%PDF')):
+        path = figures.save(figure, tmp_path / 'new' / name)
+        assert path.read_bytes().startswith(start)
+        with pytest.raises(UserFileError, match='exists and is left as it is'):
+            figures.save(figure, path)
+        figures.save(figure, path, overwrite=True)
+    with pytest.raises(UserValueError, match=r'must end in \.png, \.svg, \.pdf'):
+        figures.check_picture(tmp_path / 'a.jpg')
+
+
+def test_the_same_figure_is_the_same_file(tmp_path):
+    for suffix in figures.PICTURES:
+        for name in 'ab':
+            figure = figures.new_figure(1, 1)
+            figure.subplots().plot([1, 2], marker='o')
+            figures.save(figure, tmp_path / f'{name}{suffix}')
+        assert (tmp_path / f'a{suffix}').read_bytes() == (tmp_path / f'b{suffix}').read_bytes()
+
+
+def test_an_array_of_a_figure_is_its_picture(tmp_path):
+    figure = figures.new_figure(1, 0.5)
+    figure.patch.set_facecolor('#ff8000')
+    array = figures.to_array(figure)
+    assert array.shape == (50, 100, 3) and array[25, 50].tolist() == [255, 128, 0]
+    saved = cv2.imread(str(figures.save(figure, tmp_path / 'a.png')))[..., ::-1]
+    assert np.array_equal(saved, array)
+
+
+@pytest.mark.parametrize('width', [2, 4.5, 9.6])
+def test_the_foot_of_a_figure_stays_inside_it(width):
+    """Also a long path without a blank."""
+    figure = figures.new_figure(width, 3)
+    figure.subplots()
+    figures.provenance(figure, [f'RM: work_dirs/{"a_long_name/" * 20}epoch_300.pth, epoch 300', 'data: noise'])
+    pixels = figures.to_array(figure)
+    assert (pixels[:, -2:] == 255).all() and (pixels[-60:] < 255).any()
+    text = figure._supxlabel.get_text()
+    assert text.replace('\n    ', '').count('a_long_name/') == 20 and 'epoch_300.pth' in text
