@@ -4,14 +4,14 @@ Methods are compared seed by seed: the runs of a seed saw the same images, so th
 out of a difference.
 """
 
-import math
 import statistics
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..core import sample_box, sample_lambda
 from ..experiments.cifar10 import METHODS
+from ..report.intervals import Difference, difference
 from ..utils import figures
 from ..utils.errors import UserFileError
 
@@ -28,15 +28,6 @@ HEADERS = (
     'hours a run',
 )
 FOLLOW_UP_HEADERS = ('follow-up', 'method', 'seeds', 'last epoch', 'to the protocol', 'to CutMix', 'last training loss')
-
-
-class Difference(NamedTuple):
-    """The mean of a method's differences to another over ``n`` seeds and its 95 % interval, None for a single seed."""
-
-    mean: float
-    low: Optional[float]
-    high: Optional[float]
-    n: int
 
 
 def by_method(results: Sequence[dict]) -> Dict[str, Dict[int, dict]]:
@@ -68,20 +59,6 @@ def best(result: dict) -> float:
     return max(result['test'].values())
 
 
-def difference(runs: Dict[int, dict], others: Dict[int, dict], measure=last) -> Optional[Difference]:
-    """How much better ``runs`` are than ``others``, paired by seed; None if they have no seed in common."""
-    from scipy.stats import t
-
-    pairs = [measure(runs[seed]) - measure(others[seed]) for seed in sorted(set(runs) & set(others))]
-    if not pairs:
-        return None
-    mean = statistics.fmean(pairs)
-    if len(pairs) == 1:
-        return Difference(mean, None, None, 1)
-    half = t.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / math.sqrt(len(pairs))
-    return Difference(mean, mean - half, mean + half, len(pairs))
-
-
 def table_lines(results: Sequence[dict]) -> List[List[str]]:
     """A line of texts for each method under :data:`HEADERS`."""
     methods = by_method(results)
@@ -94,7 +71,7 @@ def table_lines(results: Sequence[dict]) -> List[List[str]]:
                 NAMES[method],
                 _count(method, runs),
                 spread(map(last, runs.values())),
-                difference_text(difference(runs, others)),
+                difference_text(difference(runs, others, last)),
                 spread(map(best, runs.values())),
                 difference_text(difference(runs, others, best)),
                 _last_loss(runs),
@@ -128,8 +105,8 @@ def follow_up_lines(results: Sequence[dict], follow_ups: Dict[str, Sequence[dict
                     NAMES[method],
                     ', '.join(map(str, sorted(runs))),
                     spread(map(last, runs.values())),
-                    difference_text(difference(runs, protocol.get(method, {}))),
-                    difference_text(difference(runs, rivals)),
+                    difference_text(difference(runs, protocol.get(method, {}), last)),
+                    difference_text(difference(runs, rivals, last)),
                     _last_loss(runs),
                 ]
             )
@@ -140,7 +117,7 @@ def comparisons(results: Sequence[dict]) -> List[str]:
     """RM beside its rivals, a sentence each, last epoch."""
     methods, lines = by_method(results), []
     for method, other in (('rm', 'cutmix'), ('rm', 'mixup'), ('rm', 'rm-omega0'), ('rm-omega0', 'cutmix')):
-        found = difference(methods.get(method, {}), methods.get(other, {}))
+        found = difference(methods.get(method, {}), methods.get(other, {}), last)
         if found:
             seeds = f'{found.n} seed{"" if found.n == 1 else "s"}'
             lines.append(f'{NAMES[method]} to {NAMES[other]}: {difference_text(found)} ({seeds})')

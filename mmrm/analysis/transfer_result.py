@@ -8,9 +8,10 @@ import statistics
 from typing import Dict, Iterable, List, Optional, Sequence
 
 from ..experiments.transfer import METHODS, MODES, RESULTS, TASKS, read_results
+from ..report.intervals import Difference, difference
 from ..utils import figures
 from ..utils.errors import UserFileError
-from .experiment_result import NAMES, Difference, difference, difference_text, spread
+from .experiment_result import NAMES, difference_text, spread
 
 RIVALS = ('baseline', 'cutmix')
 COLUMNS = (*(NAMES[method] for method in METHODS), *(f'RM to {NAMES[rival]}' for rival in RIVALS), 'two runs differ by')

@@ -1,15 +1,14 @@
 """Groups of runs against each other: differences with intervals, results by class and size, the paper's tables."""
 
-import math
 import statistics
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..analysis.experiment_result import Difference, difference
 from ..utils.errors import UserFileError
 from . import tables
 from .collect import Measure, Run, is_number, measure_of, of_class
 from .configs import sweep_of
+from .intervals import Difference, difference, welch_difference
 from .published import TABLES, Table
 from .runs import RunLog
 
@@ -71,10 +70,10 @@ def _compare(name: str, runs: List[Run], others: List[Run], measure: Measure) ->
     if len(paired) == 1 and len(seeds) == len(other_seeds) == 1:
         shown, how = Difference(_mean(a) - _mean(b), None, None, 1), 'one run each, same seed'
     elif len(paired) > 1 and len(seeds) == len(mine) and len(other_seeds) == len(theirs):
-        shown = difference(seeds, other_seeds, float)
+        shown = difference(seeds, other_seeds)
         how = f'paired by seed, n = {len(paired)}'
     else:
-        shown, how = _welch(a, b), f'seeds differ, {count}'
+        shown, how = welch_difference(a, b), f'seeds differ, {count}'
     pick = min if measure.lower else max
     best = _mean([pick(each.values()) for each in mine]) - _mean([pick(each.values()) for each in theirs])
     return Compared(name, step, _mean(a), _mean(b), shown, how, best)
@@ -82,21 +81,6 @@ def _compare(name: str, runs: List[Run], others: List[Run], measure: Measure) ->
 
 def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values)
-
-
-def _welch(a: Sequence[float], b: Sequence[float]) -> Difference:
-    """The difference of two means with Welch's 95 % interval, where both have two values or more."""
-    from scipy.stats import t
-
-    mean, count = _mean(a) - _mean(b), min(len(a), len(b))
-    if count < 2:
-        return Difference(mean, None, None, count)
-    parts = [statistics.variance(each) / len(each) for each in (a, b)]
-    if not sum(parts):
-        return Difference(mean, mean, mean, count)
-    freedom = sum(parts) ** 2 / sum(part**2 / (len(each) - 1) for part, each in zip(parts, (a, b)))
-    half = t.ppf(0.975, freedom) * math.sqrt(sum(parts))
-    return Difference(mean, mean - half, mean + half, count)
 
 
 # ---------------------------------------------------------------------------------------------------- by class and size

@@ -45,11 +45,16 @@ def results():
 
 def test_differences_are_paired_by_seed(results):
     methods = experiment.by_method(results)
-    found = experiment.difference(methods['rm'], methods['baseline'])
+    found = experiment.difference(methods['rm'], methods['baseline'], experiment.last)
     expected = ttest_rel(RM, BASE).confidence_interval(0.95)
     assert (found.low, found.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
     assert found.mean == pytest.approx(np.mean(np.subtract(RM, BASE))) and found.n == 5
-    assert experiment.difference(methods['cutmix'], methods['baseline']) == (pytest.approx(0.2), None, None, 1)
+    assert experiment.difference(methods['cutmix'], methods['baseline'], experiment.last) == (
+        pytest.approx(0.2),
+        None,
+        None,
+        1,
+    )
     assert experiment.difference(methods['cutmix'], {}) is None
 
 

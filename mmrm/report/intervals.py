@@ -1,0 +1,51 @@
+"""Differences of means with their 95 % intervals."""
+
+import math
+import statistics
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+
+
+class Difference(NamedTuple):
+    """The difference of two means over ``n`` seeds and its 95 % interval, None where there are too few."""
+
+    mean: float
+    low: Optional[float]
+    high: Optional[float]
+    n: int
+
+
+def difference(
+    runs: Dict[int, Any], others: Dict[int, Any], measure: Callable[[Any], float] = float
+) -> Optional[Difference]:
+    """How much better ``runs`` are than ``others``, paired by seed; None if they have no seed in common.
+
+    Args:
+        runs (dict[int, Any]): Seed -> result.
+        others (dict[int, Any]): The same of what they are compared with.
+        measure (callable): The number of a result. Defaults to float: the results are numbers.
+    """
+    from scipy.stats import t
+
+    pairs = [measure(runs[seed]) - measure(others[seed]) for seed in sorted(set(runs) & set(others))]
+    if not pairs:
+        return None
+    mean = statistics.fmean(pairs)
+    if len(pairs) == 1:
+        return Difference(mean, None, None, 1)
+    half = t.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / math.sqrt(len(pairs))
+    return Difference(mean, mean - half, mean + half, len(pairs))
+
+
+def welch_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
+    """The difference of the means of independent values with Welch's interval, where both have two values or more."""
+    from scipy.stats import t
+
+    mean, count = statistics.fmean(a) - statistics.fmean(b), min(len(a), len(b))
+    if count < 2:
+        return Difference(mean, None, None, count)
+    parts = [statistics.variance(each) / len(each) for each in (a, b)]
+    if not sum(parts):
+        return Difference(mean, mean, mean, count)
+    freedom = sum(parts) ** 2 / sum(part**2 / (len(each) - 1) for part, each in zip(parts, (a, b)))
+    half = t.ppf(0.975, freedom) * math.sqrt(sum(parts))
+    return Difference(mean, mean - half, mean + half, count)
