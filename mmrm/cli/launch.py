@@ -33,7 +33,7 @@ from ..utils.errors import UserError, UserFileError, UserValueError, cli, one_li
 from ..utils.files import write_text
 from ..utils.processes import local_rank, warn
 from ..weights import check_placement
-from ..weights.strict import init_cfgs
+from ..weights.strict import UNUSED_IN_TEST, check_weights, init_cfgs, unwrapped
 from . import preflight
 from .gpu_defaults import set_gpu_defaults
 from .processes import (
@@ -195,7 +195,7 @@ def train_supervised(args: argparse.Namespace) -> None:
             preflight.check_free_space(runner)
             check_placement(runner.model)
             if cfg.resume:
-                preflight.check_weights(runner.model, cfg.load_from)
+                check_weights(runner.model, cfg.load_from)
                 forget_weights(runner.model)
             runner.train_loop, runner.val_loop  # noqa: B018, builds the data sets, which train() does first too
             check_runner_classes(runner)
@@ -226,7 +226,7 @@ def test(argv: Optional[Sequence[str]] = None) -> None:
         with same_on_every_process(args):
             cfg = prepare_test(args)
             runner = build_runner(cfg, TestRunner)
-            preflight.check_weights(runner.model, cfg.load_from, unused=preflight.UNUSED_IN_TEST)
+            check_weights(runner.model, cfg.load_from, unused=UNUSED_IN_TEST)
         if args.out and not args.out.endswith('.json'):
             runner.test_evaluator.metrics.append(dump_results(runner.model, args.out))
         metrics = runner.test()
@@ -478,7 +478,7 @@ def report_metrics(metrics: dict, out: Optional[str] = None) -> None:
 
 def dump_results(model: torch.nn.Module, out: str):
     """The metric that writes a model's predictions to a pickle file."""
-    kinds = type(preflight.unwrapped(model)).__mro__
+    kinds = type(unwrapped(model)).__mro__
     if any(kind.__module__.startswith('mmdet.') for kind in kinds):  # masks as run lengths
         from mmdet.evaluation import DumpDetResults
 

@@ -20,7 +20,6 @@ from mmengine.device import utils as device_utils
 from mmengine.dist import barrier
 from mmengine.registry import OPTIMIZERS
 
-from ..core import ROI_LAYER
 from ..engine.optim_wrapper import bfloat16_is_fast
 from ..engine.runner import RANK_VARIABLES, Runner, check_epoch_is_complete, exact_loop
 from ..engine.schedulers import INFINITE
@@ -31,13 +30,10 @@ from ..utils.checkpoints import read_checkpoint
 from ..utils.config import checkpoint_out_dir, dataset_class, datasets, preprocessor_of, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.processes import local_rank, print_once, warn
-from ..weights.layouts import abbreviate, compare
 from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints, weights_of_run
 from ..weights.strict import download
 
 DEVICES = ('cuda', 'cpu', 'mps')
-# An RM head's RoI layer serves training only; batch norm's counter is unused with a fixed momentum.
-UNUSED_IN_TEST = (f'{ROI_LAYER}.', 'num_batches_tracked')
 
 
 # ------------------------------------------------------------------------------------------------------------ config
@@ -528,51 +524,6 @@ def check_checkpoint(path, to_resume: bool = False, by_epoch: bool = False) -> s
             meta, info = checkpoint['meta'], checkpoint['message_hub'].get('runtime_info', {})
             check_epoch_is_complete(path, meta['epoch'], meta['iter'], info)
     return str(path)
-
-
-def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
-    """A model without DDP and test-time augmentation around it."""
-    while isinstance(getattr(model, 'module', None), torch.nn.Module):
-        model = model.module
-    return model
-
-
-def check_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) -> None:
-    """:func:`load_weights` where mmengine loads them afterwards: one process of a node reads the file for all."""
-    if '://' not in path and local_rank() == 0:
-        load_weights(model, path, unused)
-
-
-def load_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) -> None:
-    """Fill a model from a checkpoint, or raise unless it has all weights in the right shapes; mmengine would only warn.
-
-    Args:
-        model: The model; it holds the weights afterwards.
-        path: The checkpoint.
-        unused: Parts of names that may be missing or left over. With any, the checkpoint may also hold whole parts that
-            the model lacks, but not more of a part that it has: that is another network.
-    """
-    model = unwrapped(model)
-    checkpoint = read_checkpoint(path)
-    state = checkpoint.get('state_dict', checkpoint)
-    state = {name[7:] if name.startswith('module.') else name: value for name, value in state.items()}
-    missing, left, shapes = compare(model.state_dict(), state)
-    missing = [name for name in missing if not any(part in name for part in unused)]
-    if unused:
-        own = {name for name, _ in model.named_children()}
-        left = [name for name in left if name.partition('.')[0] in own and not any(part in name for part in unused)]
-    if missing or shapes or left:
-        told = [
-            f'{len(names)} weights {what} ({abbreviate(names, 3)})'
-            for names, what in (
-                (missing, 'are missing'),
-                (left, 'are unknown'),
-                (list(shapes.values()), 'have another shape'),
-            )
-            if names
-        ]
-        raise UserFileError(f'checkpoint {path} does not fit the config: {"; ".join(told)}.')
-    model.load_state_dict(state, strict=False)
 
 
 # ----------------------------------------------------------------------------------------------------------- devices

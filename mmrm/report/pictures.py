@@ -185,16 +185,16 @@ def load_model(cfg, checkpoint: Path, device: str):
     from mmengine.model import revert_sync_batchnorm
     from mmengine.registry import MODELS
 
-    from ..cli import preflight
     from ..utils.config import type_name
     from ..weights.classifiers import build_model
+    from ..weights.strict import UNUSED_IN_TEST, load_weights
 
     if type_name(cfg.model) == 'ImageClassifier':
         model = build_model(cfg)
     else:
         model = MODELS.build(cfg.model)
     model = revert_sync_batchnorm(model)
-    preflight.load_weights(model, str(checkpoint), unused=preflight.UNUSED_IN_TEST)
+    load_weights(model, str(checkpoint), unused=UNUSED_IN_TEST)
     return model.to(device).eval()
 
 

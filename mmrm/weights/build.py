@@ -9,7 +9,6 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from ..cli import preflight
 from ..core import ROI_LAYER
 from ..utils import paths
 from ..utils.config import number_of_classes, preprocessor_of, read_config, require, type_name
@@ -17,6 +16,7 @@ from ..utils.decisive import parse_settings
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line
 from . import classifiers, find_checkpoint
 from .provenance import Weights, read_weights
+from .strict import UNUSED_IN_TEST, load_weights
 
 
 def build(config: Union[str, Path]) -> torch.nn.Module:
@@ -44,7 +44,7 @@ def build_model(cfg: Config) -> torch.nn.Module:
 
 def load(model: torch.nn.Module, file: Path) -> None:
     """Fill a model from a file: all of it, but for what serves training only."""
-    preflight.load_weights(model, str(file), unused=preflight.UNUSED_IN_TEST)
+    load_weights(model, str(file), unused=UNUSED_IN_TEST)
 
 
 class Run(NamedTuple):

@@ -18,6 +18,7 @@ from ..models.regularisers import bind_augments
 from ..utils import paths
 from ..utils.config import datasets, number_of_classes, preprocessor_of, read_config, require, type_name
 from ..utils.errors import UserFileError, UserValueError
+from .strict import UNUSED_IN_TEST, load_weights
 
 
 @contextlib.contextmanager
@@ -173,7 +174,7 @@ def load_classifier(name: str, config: Union[str, Path], checkpoint: Union[str, 
         raise UserFileError(f'checkpoint {checkpoint} of {name} does not exist.')
     checkpoint = Path(find_checkpoint(checkpoint))
     model = build_model(cfg)
-    preflight.load_weights(model, str(checkpoint), unused=preflight.UNUSED_IN_TEST)
+    load_weights(model, str(checkpoint), unused=UNUSED_IN_TEST)
     saved = read_checkpoint(checkpoint)
     meta = saved.get('meta') if isinstance(saved, dict) else None
     epoch = (meta or {}).get('epoch') or (saved.get('epoch') if isinstance(saved, dict) else None)

@@ -19,16 +19,20 @@ from mmengine.registry import WEIGHT_INITIALIZERS
 from rich.console import Console
 from rich.progress import wrap_file
 
+from ..core import ROI_LAYER
 from ..utils import paths
-from ..utils.checkpoints import COUNTER
+from ..utils.checkpoints import COUNTER, read_checkpoint
 from ..utils.errors import UserFileError, UserTypeError, UserValueError, one_line
 from ..utils.files import atomic_write
+from ..utils.processes import local_rank
 from .layouts import Network, StateDict, abbreviate, compare, describe, split
 from .provenance import read_weights, tensor_hash
 from .runs import weights_of_run
 
 HOW = ' MMRM_BACKBONE=PATH or --cfg-options model.init_cfg.checkpoint=PATH names another file or run.'
 TIMEOUT = 60  # seconds without a byte that end a download
+# An RM head's RoI layer serves training only; batch norm's counter is unused with a fixed momentum.
+UNUSED_IN_TEST = (f'{ROI_LAYER}.', 'num_batches_tracked')
 ABANDONED = 3600  # seconds after which nobody downloads to a file any more
 
 
@@ -224,6 +228,51 @@ def _prefix_hint(wanted: StateDict, given: StateDict) -> str:
             found = sum(prefix + key in given for key in wanted)
             return f'\n  {found} of {len(wanted)} names are there behind the prefix {prefix!r}: give prefix={prefix!r}.'
     return ''
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """A model without DDP and test-time augmentation around it."""
+    while isinstance(getattr(model, 'module', None), torch.nn.Module):
+        model = model.module
+    return model
+
+
+def check_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) -> None:
+    """:func:`load_weights` where mmengine loads them afterwards: one process of a node reads the file for all."""
+    if '://' not in path and local_rank() == 0:
+        load_weights(model, path, unused)
+
+
+def load_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) -> None:
+    """Fill a model from a checkpoint, or raise unless it has all weights in the right shapes; mmengine would only warn.
+
+    Args:
+        model: The model; it holds the weights afterwards.
+        path: The checkpoint.
+        unused: Parts of names that may be missing or left over. With any, the checkpoint may also hold whole parts that
+            the model lacks, but not more of a part that it has: that is another network.
+    """
+    model = unwrapped(model)
+    checkpoint = read_checkpoint(path)
+    state = checkpoint.get('state_dict', checkpoint)
+    state = {name.removeprefix('module.'): value for name, value in state.items()}
+    missing, left, shapes = compare(model.state_dict(), state)
+    missing = [name for name in missing if not any(part in name for part in unused)]
+    if unused:
+        own = {name for name, _ in model.named_children()}
+        left = [name for name in left if name.partition('.')[0] in own and not any(part in name for part in unused)]
+    if missing or shapes or left:
+        problems = [
+            f'{len(names)} weights {what} ({abbreviate(names, 3)})'
+            for names, what in (
+                (missing, 'are missing'),
+                (left, 'are unknown'),
+                (list(shapes.values()), 'have another shape'),
+            )
+            if names
+        ]
+        raise UserFileError(f'checkpoint {path} does not fit the config: {"; ".join(problems)}.')
+    model.load_state_dict(state, strict=False)
 
 
 @WEIGHT_INITIALIZERS.register_module()
