@@ -10,9 +10,9 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 from ..report.published import CHOSEN, CURVES
 from ..report.runs import RunLog, read_run
 from ..utils import figures
-from ..utils.decisive import decisive_settings, differences
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import home, show_path
+from ..utils.settings import differences, result_settings
 
 SWEEPS = tuple(CHOSEN)
 KINDS = ('best', 'last')
@@ -92,7 +92,7 @@ def _point(folder: Path, kind: str) -> Optional[Point]:
 
 def _check_same_settings(runs: Sequence[RunLog]) -> None:
     """Raise if runs that shall be seeds of one point differ in more than their seed."""
-    known = {run.folder: decisive_settings(run.settings, True, True) for run in runs if run.settings}
+    known = {run.folder: result_settings(run.settings, True, True) for run in runs if run.settings}
     first = next(iter(known), None)
     for folder, settings in known.items():
         found = differences(known[first], settings)

@@ -10,6 +10,7 @@ from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
 from mmengine.registry import HOOKS, MODELS, init_default_scope
 
+from ..datasets.locate import find_data
 from ..engine.classes import build_lazily, check_classes, model_classes
 from ..models.regularisers import bind_augments, unbind_augments
 from ..utils import paths
@@ -17,7 +18,6 @@ from ..utils.config import dataset_class, datasets, read_config, type_name
 from ..utils.errors import UserError, one_line
 from ..weights.provenance import tensor_hash
 from ..weights.strict import StrictPretrained, check_placement, strict_parts
-from . import preflight
 from .images import check_images
 
 
@@ -53,7 +53,7 @@ def check(
         init_default_scope(scope)
     _check_model(cfg, report)
     found = copy.deepcopy(cfg)
-    preflight.find_data(found, ())
+    find_data(found, ())
     _check_classes(found, report)
     _check_data(cfg, report)
     _check_sums(found, report)

@@ -22,6 +22,7 @@ from mmengine.config import Config, DictAction
 from mmengine.registry import RUNNERS
 
 from .. import core
+from ..datasets.locate import find_data
 from ..engine import stopping, supervision
 from ..engine.classes import check_classes
 from ..engine.hooks.check_classes import check_runner_classes
@@ -302,7 +303,7 @@ def prepare_train(args: argparse.Namespace) -> Config:
     if args.auto_scale_lr:
         preflight.set_auto_scale_lr(cfg, config)
     preflight.set_loader_defaults(cfg, device)
-    preflight.find_data(cfg, ('train', 'val'))
+    find_data(cfg, ('train', 'val'))
     compare_classes(cfg, ('train', 'val'))
     default = paths.default_work_dir(config, args.seed)
     cfg.work_dir = args.work_dir = str(preflight.choose_work_dir(args.work_dir, cfg, default))
@@ -324,7 +325,7 @@ def prepare_test(args: argparse.Namespace) -> Config:
     device = preflight.choose_device(args.device)
     preflight.set_launcher(cfg, args, device)
     preflight.set_loader_defaults(cfg, device)
-    preflight.find_data(cfg, ('test',))
+    find_data(cfg, ('test',))
     compare_classes(cfg, ('test',))
     if args.tta:
         preflight.set_tta(cfg, config)

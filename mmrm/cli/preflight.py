@@ -6,7 +6,6 @@ writes it into the config.
 
 import argparse
 import contextlib
-import inspect
 import os
 import shutil
 import tempfile
@@ -27,7 +26,7 @@ from ..models.data_preprocessor import recursive_mixes
 from ..utils import files as writing
 from ..utils import paths
 from ..utils.checkpoints import read_checkpoint
-from ..utils.config import checkpoint_out_dir, dataset_class, datasets, preprocessor_of, require, type_name
+from ..utils.config import checkpoint_out_dir, datasets, preprocessor_of, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.processes import local_rank, print_once, warn
 from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints, weights_of_run
@@ -201,57 +200,6 @@ def set_loader_defaults(cfg: Config, device: str) -> None:
         if not loader.get('num_workers'):
             loader.pop('prefetch_factor', None)
             loader.persistent_workers = False
-
-
-# -------------------------------------------------------------------------------------------------------------- data
-def find_data(cfg: Config, used: Sequence[str]) -> None:
-    """Look up the relative paths of all data sets from the current folder, then from :func:`mmrm.utils.paths.home`.
-
-    Args:
-        cfg: The config; its paths are replaced.
-        used: Which of 'train', 'val' and 'test' this run reads; their data must exist.
-    """
-    for part in ('train', 'val', 'test'):
-        loader = cfg.get(f'{part}_dataloader')
-        if isinstance(loader, dict):
-            for dataset, field in datasets(loader.get('dataset'), f'{part}_dataloader.dataset'):
-                for key in ('data_root',) if dataset.get('data_root') else ('data_prefix', 'ann_file'):
-                    find_path(dataset, key, field, part in used, downloads(dataset, cfg.get('default_scope')))
-        metrics = cfg.get(f'{part}_evaluator') or []
-        for metric in metrics if isinstance(metrics, (list, tuple)) else [metrics]:
-            if isinstance(metric, dict):
-                find_path(metric, 'ann_file', f'{part}_evaluator', part in used)
-
-
-def find_path(node: dict, key: str, field: str, required: bool, to_download: bool = False) -> None:
-    """Replace the path (or the dict of paths) ``node[key]`` by where it is, or by where it is to be downloaded."""
-    path = node.get(key)
-    if isinstance(path, dict):
-        for name in path:
-            find_path(path, name, f'{field}.{key}', required, to_download)
-    if not isinstance(path, str) or not path or '://' in path:
-        return
-    found = paths.find(path)
-    if not found.exists():
-        if to_download:
-            found = paths.home() / path
-        elif required:
-            get = ' (python tools/get_cifar10.py brings it)' if Path(path).name == 'cifar10' else ''
-            raise UserFileError(
-                f'{field}.{key} = {path!r} does not exist{paths.looked_in(path)}. Put the data there, '
-                f'a link will do{get}, or say where it is: --cfg-options {field}.{key}=PATH'
-            )
-    if found.exists() or to_download:
-        node[key] = path if found == Path(path) else str(found)
-
-
-def downloads(dataset: dict, scope: Optional[str]) -> bool:
-    """Whether a data set fetches itself when it is missing (mmpretrain's CIFAR does)."""
-    kind = dataset_class(dataset, scope)
-    if kind is None:  # the registry's own error comes when it is built
-        return False
-    parameter = inspect.signature(kind).parameters.get('download')
-    return parameter is not None and bool(dataset.get('download', parameter.default))
 
 
 # ----------------------------------------------------------------------------------------------------------- folders

@@ -28,7 +28,7 @@ from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 from torch.utils.data import DataLoader
 
-from ..utils import decisive
+from ..utils import settings
 from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.files import put_in_place
@@ -42,6 +42,7 @@ from .stopping import LetFinish, held
 
 # A checkpoint is written when the last one is that old, in runs that write any.
 EVERY_MINUTES = 10
+MOST_LINES = 20  # of settings in one warning
 EXACT_LOOPS = dict(EpochBasedTrainLoop=ResumableEpochLoop, IterBasedTrainLoop=ResumableIterLoop)
 MEETING_FILE = 'MMRM_MEETING_FILE'  # set by the launcher on one node
 # Which variables say the same in each launcher.
@@ -198,7 +199,7 @@ class Runner(MMEngineRunner):
             super()._maybe_compile(target)
 
     def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs) -> None:
-        kwargs['meta'] = dict(kwargs.get('meta') or {}, mmrm_run=decisive.describe_run(self.cfg, self.world_size))
+        kwargs['meta'] = dict(kwargs.get('meta') or {}, mmrm_run=settings.describe_run(self.cfg, self.world_size))
         if '://' in str(out_dir):  # object stores write whole objects
             super().save_checkpoint(out_dir, filename, *args, **kwargs)
             return
@@ -235,11 +236,12 @@ class Runner(MMEngineRunner):
         return checkpoint
 
     def _tell_drift(self, filename: str, meta: dict) -> None:
-        lines = decisive.drift(meta, self.cfg, self.world_size)
+        lines = settings.resume_differences(meta, self.cfg, self.world_size)
         if lines:
+            more = [f'and {len(lines) - MOST_LINES} more'] if len(lines) > MOST_LINES else []
             self.logger.warning(
                 f'{filename} was trained with other settings (its -> of this run):\n'
-                + '\n'.join(f'  {line}' for line in decisive.abbreviate(lines))
+                + '\n'.join(f'  {line}' for line in [*lines[:MOST_LINES], *more])
                 + '\nTraining goes on, but it is no longer the run that was started.'
             )
 

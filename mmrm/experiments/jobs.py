@@ -27,10 +27,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..engine.stopping import EXIT_STOPPED
 from ..report.runs import merge_sessions
 from ..utils.config import checkpoint_out_dir, read_config
-from ..utils.decisive import LOGGED_ONLY, SECTIONS
 from ..utils.errors import UserError, UserFileError, UserTypeError, UserValueError
 from ..utils.files import RUN_LOCK, LockedError, lock_holder, locked, write_text
 from ..utils.paths import shipped
+from ..utils.settings import LOGGED_ONLY, SECTIONS
 from .processes import Start, clock, on_cpu, run_side_by_side
 
 METRIC = 'accuracy/top1'

@@ -4,8 +4,8 @@ import functools
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from ..utils.decisive import Difference, decisive_settings, differences
 from ..utils.paths import shipped
+from ..utils.settings import Difference, differences, result_settings
 from . import authors_curves
 from .published import METRICS, TABLES
 
@@ -72,7 +72,7 @@ def find_base(folder: Path, settings: Optional[dict]) -> Optional[Base]:
             if config != named:
                 continue
         else:
-            old, new = (decisive_settings(each, length=True, weights=True) for each in (wanted, settings))
+            old, new = (result_settings(each, length=True, weights=True) for each in (wanted, settings))
             differ = differences(old, new)
         if config == named:
             return Base(config, differ)

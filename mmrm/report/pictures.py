@@ -165,7 +165,7 @@ def read_config(run: Run):
     from mmengine.config import Config
     from mmengine.registry import init_default_scope
 
-    from ..cli import preflight
+    from ..datasets.locate import find_data
     from ..utils.config import datasets
 
     cfg = Config.fromfile(run.config)
@@ -176,7 +176,7 @@ def read_config(run: Run):
             if isinstance(root, str) and root and not Path(root).is_absolute() and not Path(root).exists():
                 above = (folder / root for folder in run.log.folder.absolute().parents)
                 dataset['data_root'] = next((str(path) for path in above if path.exists()), root)
-    preflight.find_data(cfg, ())
+    find_data(cfg, ())
     return cfg
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from ..utils.decisive import decisive_settings, differences
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import default_work_dir, home, shipped, show_path
+from ..utils.settings import differences, result_settings
 from . import grids
 from .authors_curves import beside, curves_of
 from .published import METRICS, RECIPES, TABLES, Metric, Row, Table
@@ -231,7 +231,7 @@ def _different(run: RunLog, row: Row, config: Optional[str]) -> List[str]:
         wanted = _wanted(config, row.sweep if config is None else None)
     except Exception as error:  # a toolbox that is not installed, a config that is gone
         return [f'{show_path(run.folder)}: not compared with its config ({type(error).__name__})']
-    found = decisive_settings(run.settings, length=True, weights=True)
+    found = result_settings(run.settings, length=True, weights=True)
     told = sorted(f'{each.key}={each.new} instead of {each.old}' for each in differences(wanted, found))
     if not told:
         return []
@@ -251,7 +251,7 @@ def _wanted(config: Optional[str], sweep: Optional[Tuple[str, str, str]]) -> dic
         cfg.merge_from_dict(SWEEPS[sweep[0]].values[sweep[2]])
     else:
         cfg = Config.fromfile(shipped() / config)
-    return decisive_settings(cfg.to_dict(), length=True, weights=True)
+    return result_settings(cfg.to_dict(), length=True, weights=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- commands

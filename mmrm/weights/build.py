@@ -12,8 +12,8 @@ from mmengine.registry import MODELS, init_default_scope
 from ..core import ROI_LAYER
 from ..utils import paths
 from ..utils.config import number_of_classes, preprocessor_of, read_config, require, type_name
-from ..utils.decisive import parse_settings
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line
+from ..utils.settings import parse_config
 from . import classifiers, find_checkpoint
 from .provenance import Weights, read_weights
 from .strict import UNUSED_IN_TEST, load_weights
@@ -104,7 +104,7 @@ def find_settings(weights: Weights, config: Optional[Union[str, Path]] = None) -
     """The config of a checkpoint: the one given, that in the file (never executed), or the only one beside it."""
     if config is not None:
         return classifiers.load_config(config)
-    carried = parse_settings(str(weights.meta.get('cfg') or '')) or {}
+    carried = parse_config(str(weights.meta.get('cfg') or '')) or {}
     if isinstance(carried.get('model'), dict):
         return Config(carried)
     beside = sorted(weights.file.parent.glob('*.py'))

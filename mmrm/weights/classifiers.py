@@ -13,6 +13,7 @@ from mmengine.registry import HOOKS, init_default_scope
 from mmpretrain.registry import DATASETS, MODELS
 
 from ..cli import preflight
+from ..datasets.locate import find_data
 from ..engine.hooks.random_state import get_random_state, set_random_state
 from ..models.regularisers import bind_augments
 from ..utils import paths
@@ -56,7 +57,7 @@ def load_config(config: Union[str, Path], options: Optional[dict] = None, part: 
             'an ImageClassifier is needed.'
         )
     if part:
-        preflight.find_data(cfg, (part,))
+        find_data(cfg, (part,))
     return cfg
 
 

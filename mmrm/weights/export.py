@@ -10,9 +10,9 @@ from typing import Optional, Union
 import torch
 
 from ..core import ROI_LAYER
-from ..utils.decisive import parse_settings
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.files import atomic_write, check_out
+from ..utils.settings import parse_config
 from . import targets
 from .layouts import Network, StateDict, abbreviate, compare, describe, identify, split, strip_prefix
 from .provenance import Weights, origin, read_weights
@@ -141,7 +141,7 @@ def facts_of(weights: Weights, settings: Optional[dict] = None, size: Optional[i
 def backbone_of(weights: Weights, settings: Optional[dict] = None) -> dict:
     """The ``backbone`` of the config that made a checkpoint; empty if it is not known."""
     if settings is None:
-        settings = parse_settings(str(weights.meta.get('cfg') or '')) or {}
+        settings = parse_config(str(weights.meta.get('cfg') or '')) or {}
     model = settings.get('model')
     backbone = model.get('backbone') if isinstance(model, dict) else None
     return dict(backbone) if isinstance(backbone, dict) else {}

@@ -27,6 +27,7 @@ from tiny_run import BESIDE, in_pure_python, write_run
 
 from mmrm import weights
 from mmrm.cli import launch, preflight
+from mmrm.datasets.locate import find_data
 from mmrm.engine.runner import CrashSafeCheckpointHook, Runner, cpu_wrapper
 from mmrm.utils import files, paths
 from mmrm.utils.config import datasets
@@ -349,7 +350,7 @@ def test_relative_data_is_found_from_here_then_from_home(tmp_path, monkeypatch):
             default_scope='mmpretrain',
         )
     )
-    preflight.find_data(cfg, ('train', 'val'))
+    find_data(cfg, ('train', 'val'))
     assert [dataset.data_root for dataset, _ in datasets(cfg.train_dataloader)] == ['data/a'] * 2
     assert [dataset.data_root for dataset, _ in datasets(cfg.val_dataloader)] == [str(home / 'data/b')] * 2
     assert cfg.val_evaluator[0].ann_file == str(home / 'data/coco/val.json')
@@ -378,11 +379,11 @@ def test_data_that_downloads_itself_may_be_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, 'home', lambda: tmp_path / 'home')
     dataset = dict(type='CIFAR10', data_root='data/cifar10', split='train')
     cfg = Config(dict(train_dataloader=dict(dataset=dataset), default_scope='mmpretrain'))
-    preflight.find_data(cfg, ('train',))
+    find_data(cfg, ('train',))
     assert cfg.train_dataloader.dataset.data_root == str(tmp_path / 'home/data/cifar10')
     cfg = Config(dict(train_dataloader=dict(dataset=dict(dataset, download=False)), default_scope='mmpretrain'))
     with pytest.raises(UserError, match='data/cifar10'):
-        preflight.find_data(cfg, ('train',))
+        find_data(cfg, ('train',))
 
 
 # ------------------------------------------------------------------------------------------------------ config mistakes

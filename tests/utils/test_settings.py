@@ -4,8 +4,14 @@ import pytest
 from mmengine.config import Config
 from tiny_run import BESIDE, in_pure_python, write_run
 
-from mmrm.experiments import jobs
-from mmrm.utils.decisive import SECTIONS, decisive_settings, describe_run, differences, drift, parse_settings
+from mmrm.utils.settings import (
+    describe_run,
+    differences,
+    fingerprint,
+    parse_config,
+    result_settings,
+    resume_differences,
+)
 
 
 @pytest.fixture(scope='module')
@@ -21,7 +27,7 @@ def changed(config, **options):
 
 def told(config, **options) -> list:
     old, new = Config.fromfile(config), changed(config, **options)
-    return drift(dict(mmrm_run=describe_run(old, 1), seed=0), new, 1)
+    return resume_differences(dict(mmrm_run=describe_run(old, 1), seed=0), new, 1)
 
 
 @pytest.mark.parametrize(
@@ -90,49 +96,59 @@ def test_length_logging_workers_paths_and_intervals_are_no_drift(config, key, va
     if key == 'model.init_cfg':
         old = changed(config, model__init_cfg=dict(type='Pretrained', checkpoint='b.pth'))
         new = changed(config, model__init_cfg=dict(type='Pretrained', checkpoint='a.pth'))
-        assert drift(dict(mmrm_run=describe_run(old, 1)), new, 1) == []
+        assert resume_differences(dict(mmrm_run=describe_run(old, 1)), new, 1) == []
     else:
         assert told(config, **{key.replace('.', '__'): value}) == []
 
 
 def test_the_place_of_the_preprocessor_is_no_difference(config, tmp_path):
     beside = write_run(tmp_path, images=0, more=BESIDE)
-    assert differences(*(decisive_settings(Config.fromfile(path)) for path in (config, beside))) == []
+    assert differences(*(result_settings(Config.fromfile(path)) for path in (config, beside))) == []
 
 
 def test_the_number_of_processes_is_told(config):
     cfg = Config.fromfile(config)
-    assert drift(dict(mmrm_run=describe_run(cfg, 2)), cfg, 1) == ['number of processes: 2 -> 1']
+    assert resume_differences(dict(mmrm_run=describe_run(cfg, 2)), cfg, 1) == ['number of processes: 2 -> 1']
 
 
 def test_a_checkpoint_of_mmengine_s_own_is_compared_by_the_config_that_it_holds(config):
     old = Config.fromfile(config)
     meta = dict(cfg=old.pretty_text, seed=0)
-    assert drift(meta, old, 8) == []
-    assert drift(meta, changed(config, model__head__omega=0.1), 8) == ['model.head.omega: 0.5 -> 0.1']
-    assert drift(dict(seed=0), old, 8) == []  # nothing to compare with
+    assert resume_differences(meta, old, 8) == []
+    assert resume_differences(meta, changed(config, model__head__omega=0.1), 8) == ['model.head.omega: 0.5 -> 0.1']
+    assert resume_differences(dict(seed=0), old, 8) == []  # nothing to compare with
 
 
 def test_the_config_in_a_checkpoint_is_read_and_never_run(tmp_path):
     text = f"a = __import__('os').mkdir('{tmp_path / 'made'}')\nb = dict({{'x.y': -1.5}}, c=[1, (2, 'z')], d=None)\n"
-    assert parse_settings(text)['b'] == {'x.y': -1.5, 'c': [1, [2, 'z']], 'd': None}
+    assert parse_config(text)['b'] == {'x.y': -1.5, 'c': [1, [2, 'z']], 'd': None}
     assert not (tmp_path / 'made').exists()
-    assert parse_settings('a = (') is None
+    assert parse_config('a = (') is None
 
 
 def test_a_config_in_pure_python_has_the_same_settings(config, tmp_path):
     pure = Config.fromfile(in_pure_python(write_run(tmp_path, images=0)))
-    assert differences(decisive_settings(Config.fromfile(config)), decisive_settings(pure)) == []
-    assert differences(decisive_settings(parse_settings(pure.pretty_text)), decisive_settings(pure)) == []
+    assert differences(result_settings(Config.fromfile(config)), result_settings(pure)) == []
+    assert differences(result_settings(parse_config(pure.pretty_text)), result_settings(pure)) == []
 
 
-def test_there_is_one_list_of_what_decides():
-    assert set(jobs.DECISIVE) < set(SECTIONS)
+def test_a_fingerprint_stands_for_the_settings_that_decide_and_for_what_else_is_given(config):
+    names = [
+        fingerprint(changed(config, **options), seed)
+        for options, seed in [
+            ({}, 0),
+            (dict(train_dataloader__dataset__data_root='/elsewhere', train_dataloader__num_workers=3), 0),
+            ({}, 1),
+            (dict(train_cfg__max_epochs=9), 0),
+            (dict(model__head__omega=0.2), 0),
+        ]
+    ]
+    assert names[0] == names[1] and len(set(names)) == 4 and len(names[0]) == 12
 
 
 def test_other_weights_to_begin_from_are_told_where_weights_count(config):
     old, new, resumed = (
-        decisive_settings(changed(config, **options), length=True, weights=True)
+        result_settings(changed(config, **options), length=True, weights=True)
         for options in ({}, dict(load_from='best.pth'), dict(load_from='epoch_3.pth', resume=True))
     )
     assert [str(each) for each in differences(old, new)] == ["load_from: None -> 'best.pth'"]

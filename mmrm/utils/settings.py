@@ -1,12 +1,14 @@
-"""What decides a run's result, and where two runs differ in it.
+"""Which settings of a config decide a run's result, and where two runs differ in them.
 
-One list for all: a resumed run is compared with its checkpoint (:mod:`mmrm.engine.runner`), a finished one with its
-config (:mod:`mmrm.report.tables`), and a run of a sweep with the one that its folder holds
-(:mod:`mmrm.experiments.jobs`).
+One notion of "the same settings" for all: a resumed run is compared with its checkpoint (:mod:`mmrm.engine.runner`), a
+finished one with its config (:mod:`mmrm.report.tables`), and a run of a study with the one that its folder holds, by
+:func:`fingerprint`.
 """
 
 import ast
-from typing import Dict, List, NamedTuple, Optional, Sequence
+import hashlib
+import json
+from typing import Dict, List, NamedTuple, Optional
 
 from .config import type_name
 
@@ -24,8 +26,9 @@ SECTIONS = (
     'auto_scale_lr',
     'randomness',
 )
-# What does not, wherever it stands in them: where the data is and how fast it comes, and how often a run validates.
-PLACES_AND_SPEED = (
+LOGGED_ONLY = ('log_blind_kl', 'log_entropy')  # of 0.3's head: one number more in the log
+# Keys that decide nothing at any depth: where the data is, how fast it is read, how often a run validates.
+IGNORED = (
     'data_root',
     'data_prefix',
     'ann_file',
@@ -41,10 +44,11 @@ PLACES_AND_SPEED = (
     'val_begin',
     'dynamic_intervals',
     '_scope_',
+    *LOGGED_ONLY,
 )
-LOGGED_ONLY = ('log_blind_kl', 'log_entropy')  # of RMConsistencyHead: one number more in the log
 LENGTH = ('max_epochs', 'max_iters')
-# Hooks that watch a run and leave it as it is.
+WEIGHTS = ('checkpoint', 'pretrained')
+# Hooks that log or stop a run and do not change what it computes.
 WATCHING_HOOKS = (
     'CheckClassesHook',
     'NonFiniteLossHook',
@@ -59,6 +63,8 @@ WATCHING_HOOKS = (
     'EmptyCacheHook',
     'EarlyStoppingHook',
 )
+# On a resume these come from the checkpoint, whatever the config says.
+RESTORED = ('optim_wrapper.optimizer.', 'param_scheduler.', 'auto_scale_lr', 'seed')
 
 
 class Difference(NamedTuple):
@@ -72,27 +78,25 @@ class Difference(NamedTuple):
         return f'{self.key}: {self.old} -> {self.new}'
 
 
-def decisive_settings(cfg: dict, length: bool = False, weights: bool = False) -> Dict[str, object]:
-    """The settings of a config that decide its result, by section, in plain types.
+def result_settings(cfg: dict, length: bool = False, weights: bool = False) -> Dict[str, object]:
+    """The settings of a config that decide its result, by section, in the types of JSON.
 
     Args:
         cfg (dict): A config.
-        length (bool): Whether how long it trains counts. A resumed run may be made longer. Defaults to False.
+        length (bool): Whether the length of the training counts. A resumed run may be made longer. Defaults to False.
         weights (bool): Whether the files count that its weights start from. A resumed run has its own. Defaults to
             False.
     """
     found = {key: cfg[key] for key in SECTIONS if cfg.get(key) is not None}
+    # The same preprocessor, in the model or beside it.
     model = dict(found.get('model') or {})
-    beside = found.pop('data_preprocessor', None)
-    preprocessor = model.pop('data_preprocessor', None) or beside  # in the model or beside it: it is the same
+    preprocessor = model.pop('data_preprocessor', None) or found.pop('data_preprocessor', None)
     found.update(model=model, **(dict(data_preprocessor=preprocessor) if preprocessor else {}))
-    schedulers = found.get('param_scheduler')
-    if isinstance(schedulers, dict):
-        found['param_scheduler'] = [schedulers]
+    if isinstance(found.get('param_scheduler'), dict):
+        found['param_scheduler'] = [found['param_scheduler']]
+    hooks = found.get('custom_hooks') or []
     found['custom_hooks'] = [
-        hook
-        for hook in found.get('custom_hooks') or []
-        if not isinstance(hook, dict) or type_name(hook) not in WATCHING_HOOKS
+        hook for hook in hooks if not isinstance(hook, dict) or type_name(hook) not in WATCHING_HOOKS
     ]
     scaling = found.pop('auto_scale_lr', None) or {}
     if scaling.get('enable'):
@@ -100,13 +104,8 @@ def decisive_settings(cfg: dict, length: bool = False, weights: bool = False) ->
     if weights and cfg.get('load_from') and not cfg.get('resume'):
         found['load_from'] = cfg['load_from']
     found['randomness'] = {key: value for key, value in (found.get('randomness') or {}).items() if key != 'seed'}
-    left_out = {
-        *PLACES_AND_SPEED,
-        *LOGGED_ONLY,
-        *(() if length else LENGTH),
-        *(() if weights else ('checkpoint', 'pretrained')),
-    }
-    found = {key: _plain(value, left_out) for key, value in found.items()}
+    ignored = {*IGNORED, *(() if length else LENGTH), *(() if weights else WEIGHTS)}
+    found = {key: _plain(value, ignored) for key, value in found.items()}
     for part in ('train_dataloader', 'val_dataloader'):
         loader = found.get(part) or {}
         if (loader.get('collate_fn') or {}).get('type') in ('default_collate', 'pseudo_collate'):
@@ -116,13 +115,24 @@ def decisive_settings(cfg: dict, length: bool = False, weights: bool = False) ->
     return found
 
 
-def _plain(node, left_out):
-    """A node of a config in the types of JSON, without the keys that are left out."""
+def fingerprint(cfg: dict, *others) -> str:
+    """Twelve hexadecimal digits that stand for the settings that decide a result.
+
+    Args:
+        cfg (dict): A config.
+        *others: What else decides it, such as a seed, in types that JSON can write.
+    """
+    text = json.dumps([result_settings(cfg, length=True, weights=True), *others], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _plain(node, ignored):
+    """A node of a config in the types of JSON, without the ignored keys."""
     if isinstance(node, dict):
-        found = {str(key): _plain(value, left_out) for key, value in node.items() if key not in left_out}
+        found = {str(key): _plain(value, ignored) for key, value in node.items() if key not in ignored}
         return dict(found, type=type_name(found)) if isinstance(found.get('type'), str) else found
     if isinstance(node, (list, tuple)):
-        return [_plain(value, left_out) for value in node]
+        return [_plain(value, ignored) for value in node]
     if node is None or isinstance(node, (bool, int, float, str)):
         return node
     return getattr(node, '__name__', str(node))  # a class, in a config of pure Python
@@ -165,8 +175,8 @@ def _short(value) -> str:
     return text if len(text) <= 60 else f'{text[:57]}...'
 
 
-def parse_settings(text: str) -> Optional[dict]:
-    """A config from the text that mmengine keeps in a checkpoint, read without running it; None if it is none."""
+def parse_config(text: str) -> Optional[dict]:
+    """A config from the text that mmengine keeps in a checkpoint, read without running it; None if it is not one."""
     try:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError):
@@ -197,31 +207,26 @@ def _value(node: ast.expr):
         return ast.unparse(node)
 
 
-# -------------------------------------------------------------------------------------------------------- a resumed run
-# On a resume these come from the checkpoint, whatever the config says.
-KEPT = ('optim_wrapper.optimizer.', 'param_scheduler.', 'auto_scale_lr', 'seed')
-
-
 def describe_run(cfg: dict, processes: int) -> dict:
-    """What a checkpoint remembers of its run, in plain types."""
-    return dict(settings=decisive_settings(cfg), processes=processes)
+    """What a checkpoint stores of its run, for :func:`resume_differences`."""
+    return dict(settings=result_settings(cfg), processes=processes)
 
 
-def drift(meta: dict, cfg: dict, processes: int) -> List[str]:
-    """In what a run that resumes departs from the one that wrote the checkpoint, a line each.
+def resume_differences(meta: dict, cfg: dict, processes: int) -> List[str]:
+    """Where a resumed run differs from the one that wrote the checkpoint, a line each.
 
     Args:
         meta (dict): ``meta`` of the checkpoint: with ``mmrm_run`` (:func:`describe_run`), or as mmengine itself writes
-            it, which does not tell the number of processes.
-        cfg (dict): The config of the run that resumes.
-        processes (int): How many processes it has.
+            it, which lacks the number of processes.
+        cfg (dict): The config of the resumed run.
+        processes (int): Its number of processes.
     """
     old = meta.get('mmrm_run')
     old = old if isinstance(old, dict) else {}
     settings = old.get('settings')
-    if not isinstance(settings, dict):
-        settings = decisive_settings(parse_settings(str(meta.get('cfg') or '')) or {}) if meta.get('cfg') else None
-    found = [] if settings is None else differences(settings, decisive_settings(cfg))
+    if not isinstance(settings, dict) and meta.get('cfg'):
+        settings = result_settings(parse_config(str(meta['cfg'])) or {})
+    found = differences(settings, result_settings(cfg)) if isinstance(settings, dict) else []
     if old.get('processes') not in (None, processes):
         found.append(Difference('number of processes', str(old['processes']), str(processes)))
     seeds = meta.get('seed'), (cfg.get('randomness') or {}).get('seed')
@@ -231,11 +236,5 @@ def drift(meta: dict, cfg: dict, processes: int) -> List[str]:
 
 
 def _effect(key: str) -> str:
-    kept = key.startswith(KEPT) and not key.endswith('.type')
-    return ' (no effect: the value of the checkpoint stays)' if kept else ''
-
-
-def abbreviate(lines: Sequence[str], number: int = 20) -> List[str]:
-    """The first lines, and how many more there are."""
-    more = [f'and {len(lines) - number} more'] if len(lines) > number else []
-    return [*lines[:number], *more]
+    restored = key.startswith(RESTORED) and not key.endswith('.type')
+    return ' (no effect: the value of the checkpoint stays)' if restored else ''
