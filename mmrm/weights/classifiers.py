@@ -12,7 +12,6 @@ from mmengine.config import Config
 from mmengine.registry import HOOKS, init_default_scope
 from mmpretrain.registry import DATASETS, MODELS
 
-from ..cli import preflight
 from ..datasets.locate import find_data
 from ..engine.hooks.random_state import get_random_state, set_random_state
 from ..models.regularisers import bind_augments
