@@ -71,11 +71,6 @@ def test_dist_says_what_it_takes(argv, capsys):
     assert code == 2 and error.count('\n') == 1
 
 
-def test_gpus_is_answered_with_the_command_that_has_them(capsys):
-    code, _, error = call(capsys, 'train', 'config.py', '--gpus', 8)
-    assert code == 2 and 'in several processes: mmrm dist train CONFIG GPUS' in error
-
-
 def test_the_cpu_is_chosen_before_torch_looks_for_a_gpu(monkeypatch):
     import os
 

@@ -6,7 +6,7 @@ from ..report import authors_curves, grids
 from ..utils import figures
 from ..utils.errors import cli
 from ..utils.paths import find
-from .launch import Parser
+from .options import Parser
 
 
 @cli

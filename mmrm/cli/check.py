@@ -4,7 +4,7 @@ from typing import Optional, Sequence
 
 from ..utils.errors import UserError, cli
 from .checks import check
-from .launch import Parser, positive
+from .options import Parser, positive
 
 
 @cli

@@ -4,7 +4,7 @@ from typing import Optional, Sequence
 
 from ..utils.errors import cli
 from ..weights.convert import convert
-from .launch import Parser
+from .options import Parser
 
 
 @cli

@@ -11,7 +11,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     os.environ['CUDA_VISIBLE_DEVICES'] = ''
     os.environ.setdefault('OMP_NUM_THREADS', '1')
     from ..demo.stages import run_demo
-    from .launch import Parser, positive
+    from .options import Parser, positive
 
     parser = Parser(prog='mmrm demo', description=__doc__, allow_abbrev=False)
     parser.add_argument(

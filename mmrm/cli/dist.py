@@ -5,6 +5,7 @@ from typing import Optional, Sequence
 
 from ..utils.errors import cli
 from . import launch
+from .options import Parser
 
 TASKS = ('train', 'test')
 
@@ -12,7 +13,7 @@ TASKS = ('train', 'test')
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = launch.Parser(
+    parser = Parser(
         prog='mmrm dist',
         description=__doc__,
         epilog='NNODES, NODE_RANK, MASTER_ADDR and PORT are for several nodes. The options of a task: '

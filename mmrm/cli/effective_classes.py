@@ -5,7 +5,7 @@ from typing import Optional, Sequence
 from ..analysis import effective_classes
 from ..utils import figures
 from ..utils.errors import cli
-from .launch import Parser, natural, positive
+from .options import Parser, natural, positive
 
 
 @cli

@@ -7,7 +7,7 @@ from ..analysis import efficiency
 from ..report import grids
 from ..utils.errors import cli
 from ..utils.files import check_out, write_text
-from .launch import Parser, natural, positive
+from .options import Parser, natural, positive
 
 
 @cli

@@ -14,7 +14,7 @@ from ..experiments import jobs, options, processes
 from ..report.page import beside
 from ..utils.errors import cli
 from ..utils.files import check_out
-from .launch import Parser, natural
+from .options import Parser, natural
 
 
 def parser() -> argparse.ArgumentParser:

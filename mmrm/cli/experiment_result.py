@@ -11,7 +11,7 @@ from ..utils import figures
 from ..utils.errors import UserFileError, UserValueError, cli
 from ..utils.files import check_out, write_text
 from ..utils.paths import home
-from .launch import Parser
+from .options import Parser
 
 
 @cli

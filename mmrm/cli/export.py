@@ -5,7 +5,7 @@ from typing import Optional, Sequence
 
 from ..utils.errors import UserValueError, cli
 from ..weights.export import LAYOUTS, export_backbone, export_classifier
-from .launch import Parser, positive
+from .options import Parser, positive
 
 WHAT = {
     'backbone': 'the backbone for mmdet and mmseg (.pth, .safetensors)',

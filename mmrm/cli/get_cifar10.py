@@ -7,7 +7,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from ..datasets.fetch_cifar10 import default_folder, get_cifar10
 from ..utils.errors import cli
-from .launch import Parser
+from .options import Parser
 from .processes import follow_parent
 
 

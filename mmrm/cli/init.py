@@ -11,7 +11,7 @@ from ..utils.paths import find, show_path
 from . import new_config
 from .checks import check
 from .images import inspect_with_progress, odd_lines
-from .launch import Parser, positive
+from .options import Parser, positive
 
 
 def share(text: str) -> float:

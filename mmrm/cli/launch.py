@@ -6,7 +6,6 @@ keeps its traceback; ``--traceback`` (or ``MMRM_TRACEBACK=1``) shows that of a m
 
 import argparse
 import contextlib
-import difflib
 import errno
 import json
 import logging
@@ -18,7 +17,7 @@ import traceback
 from typing import Iterator, Optional, Sequence
 
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.registry import RUNNERS
 
 from .. import core
@@ -37,6 +36,7 @@ from ..weights import check_placement
 from ..weights.strict import UNUSED_IN_TEST, check_weights, init_cfgs, unwrapped
 from . import preflight
 from .gpu_defaults import set_gpu_defaults
+from .options import Parser, natural, positive
 from .processes import (
     check_port,
     follow_parent,
@@ -52,58 +52,6 @@ from .processes import (
 
 
 # ---------------------------------------------------------------------------------------------------- command line
-class Parser(argparse.ArgumentParser):
-    """argparse with one line instead of the whole usage for a mistake. ``--work-dirs`` is ``--work-dir``."""
-
-    def add_argument(self, *names, **kwargs):
-        action = super().add_argument(*names, **kwargs)
-        if '--work-dir' in names:
-            self._option_string_actions['--work-dirs'] = action
-        return action
-
-    def add_cfg_options(self, help: str, option: str = '--cfg-options') -> None:
-        """``--cfg-options KEY=VALUE ...``, ``{'a.b': value}``; none are ``{}``."""
-        self.add_argument(option, nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE', help=help)
-
-    def error(self, message: str):
-        if message.startswith('unrecognized arguments:'):
-            given = message.split()[2].split('=')[0]
-            known = [option for action in self._actions for option in action.option_strings]
-            near = difflib.get_close_matches(given, known, n=1)
-            if given == '--gpus':  # mim's word for it
-                message += '; in several processes: mmrm dist train CONFIG GPUS'
-            elif near:
-                message += f'; did you mean {near[0]}?'
-        self.exit(2, f'error: {message} (--help lists the options)\n')
-
-
-class KeyValues(DictAction):
-    """mmengine's ``key=value`` pairs, with an error of argparse's for what is none."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        for value in values:
-            if '=' not in value or value.startswith('='):
-                raise argparse.ArgumentError(self, f'{value!r} is not of the form key=value')
-        try:
-            super().__call__(parser, namespace, values, option_string)
-        except Exception as error:
-            raise argparse.ArgumentError(self, f'{" ".join(values)}: {error}') from error
-
-
-def positive(text: str) -> int:
-    """An argument that is a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of 1 or more')
-    return int(text)
-
-
-def natural(text: str) -> int:
-    """An argument that is a whole number of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of 0 or more')
-    return int(text)
-
-
 def train_parser(processes: bool = False) -> argparse.ArgumentParser:
     """The options of train.py; with ``processes``, those of dist_train.sh."""
     parser = Parser(

@@ -5,7 +5,7 @@ from typing import Optional, Sequence
 
 from ..demo import make_world
 from ..utils.errors import cli
-from .launch import Parser
+from .options import Parser
 
 
 @cli

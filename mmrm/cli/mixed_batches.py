@@ -9,7 +9,7 @@ from ..report.tables import show_path
 from ..utils import figures
 from ..utils.errors import cli
 from ..weights import classifiers
-from .launch import Parser, natural, positive
+from .options import Parser, natural, positive
 
 
 @cli

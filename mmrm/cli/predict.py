@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence
 
 from ..utils.errors import UserFileError, cli
 from ..utils.files import check_out, write_text
-from .launch import Parser, positive
+from .options import Parser, positive
 
 BROKEN = 1  # exit code where an image could not be read; the others were predicted
 

@@ -7,7 +7,7 @@ from typing import Optional, Sequence
 
 from ..utils.errors import UserValueError, cli
 from ..utils.paths import find, show_path
-from .launch import Parser
+from .options import Parser
 
 
 def port(text: str) -> int:

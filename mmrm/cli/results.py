@@ -4,7 +4,7 @@ from typing import Optional, Sequence
 
 from ..utils.errors import UserFileError, cli
 from ..utils.files import check_out
-from .launch import Parser
+from .options import Parser
 
 
 @cli

@@ -10,7 +10,7 @@ from ..utils import figures
 from ..utils.errors import cli
 from ..utils.files import check_out, write_text
 from ..weights import classifiers
-from .launch import Parser, natural, positive
+from .options import Parser, natural, positive
 
 
 @cli

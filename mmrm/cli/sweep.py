@@ -13,7 +13,7 @@ from rich.table import Table
 from ..experiments import jobs, sweep
 from ..report.page import beside
 from ..utils.errors import cli
-from .launch import KeyValues, Parser, natural, positive
+from .options import KeyValues, Parser, natural, positive
 
 
 def parser() -> argparse.ArgumentParser:

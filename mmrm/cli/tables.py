@@ -8,7 +8,7 @@ from ..report import grids, tables
 from ..utils.errors import cli
 from ..utils.files import check_out, write_text
 from ..utils.paths import home
-from .launch import Parser
+from .options import Parser
 
 
 @cli

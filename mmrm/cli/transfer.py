@@ -18,7 +18,7 @@ from ..report.page import beside
 from ..utils.errors import UserValueError, cli
 from ..utils.files import check_out, write_text
 from ..weights import classifiers
-from .launch import Parser, natural
+from .options import Parser, natural
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from ..report.tables import show_path
 from ..utils import figures
 from ..utils.errors import UserFileError, cli
 from ..utils.files import check_out, write_text
-from .launch import Parser
+from .options import Parser
 
 
 @cli

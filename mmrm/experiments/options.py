@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from ..cli.launch import Parser, positive
+from ..cli.options import Parser, positive
 from ..engine import optim_wrapper
 from ..utils.errors import UserValueError
 from . import processes

@@ -4,7 +4,7 @@ import pytest
 from mmengine.config import Config
 from tiny_run import write_run
 
-from mmrm.cli import launch, preflight
+from mmrm.cli import preflight, train
 from mmrm.utils.errors import UserValueError
 
 TWO = [dict(type='RecursiveMix', alpha=0.5), dict(type='MoEx', lam=0.5, layer='bn1')]
@@ -45,8 +45,8 @@ def test_a_single_whole_number_is_a_probability():
 def test_a_training_run_is_checked(tmp_path, monkeypatch):
     monkeypatch.setenv('MMRM_DEVICE', 'cpu')
     path = write_run(tmp_path, images=2)
-    args = launch.train_parser().parse_args(
+    args = train.parser().parse_args(
         [str(path), '--device', 'cpu', '--cfg-options', 'model.data_preprocessor.batch_augments.probs=1.5']
     )
     with pytest.raises(UserValueError, match='must be a number from 0 to 1'):
-        launch.prepare_train(args)
+        train.prepare(args)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from tiny_run import BESIDE, write_run
 
-from mmrm.cli import launch
+from mmrm.cli import launch, test, train
 from mmrm.cli.checks import check
 from mmrm.engine.classes import check_classes
 from mmrm.utils.config import read_config
@@ -86,7 +86,7 @@ def snippet(tmp_path):
 
 
 def test_readme_s_snippet_on_four_classes_of_one_s_own_stops_and_says_how_to_go_on(snippet, error, tmp_path):
-    told = error(launch.train, snippet, '--work-dir', tmp_path / 'work')
+    told = error(train.main, snippet, '--work-dir', tmp_path / 'work')
     assert 'have 4 classes (the folders a, b, c, d of' in told
     assert 'model.head.num_classes=1000, data_preprocessor.num_classes=1000' in told
     assert mended(told) == ['model.head.num_classes=4', 'data_preprocessor.num_classes=4', 'val_evaluator.topk=1']
@@ -111,32 +111,32 @@ def test_check_py_does_not_call_it_ready(snippet, monkeypatch, capsys):
 
 def test_the_options_that_the_message_names_mend_it(tmp_path, error):
     config = tiny(tmp_path, more='val_evaluator = [dict(type="Accuracy", topk=(1, 3, 5))]\n')
-    told = error(launch.train, config, '--work-dir', tmp_path / 'work')
+    told = error(train.main, config, '--work-dir', tmp_path / 'work')
     assert mended(told) == [
         'model.head.num_classes=4',
         'model.data_preprocessor.num_classes=4',
         'val_evaluator.0.topk=[1,3]',
     ]
-    launch.train([str(config), '--work-dir', str(tmp_path / 'work'), '--cfg-options', *mended(told)])
+    train.main([str(config), '--work-dir', str(tmp_path / 'work'), '--cfg-options', *mended(told)])
     assert (tmp_path / 'work' / 'epoch_1.pth').exists()
 
 
 def test_the_place_of_the_preprocessor_is_the_config_s(tmp_path, error):
-    told = error(launch.train, tiny(tmp_path, more=BESIDE), '--work-dir', tmp_path / 'work')
+    told = error(train.main, tiny(tmp_path, more=BESIDE), '--work-dir', tmp_path / 'work')
     assert mended(told)[:2] == ['model.head.num_classes=4', 'data_preprocessor.num_classes=4']
 
 
 @pytest.mark.parametrize('classes', [3, 5])
 def test_too_few_and_too_many_are_both_told(tmp_path, error, classes):
     config = tiny(tmp_path, classes=classes)
-    assert f'model.head.num_classes={classes}' in error(launch.train, config, '--work-dir', tmp_path / 'work')
+    assert f'model.head.num_classes={classes}' in error(train.main, config, '--work-dir', tmp_path / 'work')
     assert f'model.head.num_classes={classes}' in check(config).problems[0]
 
 
 def test_a_preprocessor_alone_that_disagrees_is_told(tmp_path, error):
     config = tiny(tmp_path, classes=4)
     told = error(
-        launch.train, config, '--work-dir', tmp_path / 'work', '--cfg-options', 'model.data_preprocessor.num_classes=7'
+        train.main, config, '--work-dir', tmp_path / 'work', '--cfg-options', 'model.data_preprocessor.num_classes=7'
     )
     assert 'the model has model.data_preprocessor.num_classes=7.' in told
     assert mended(told) == ['model.data_preprocessor.num_classes=4']
@@ -155,15 +155,15 @@ train_dataloader['dataset'] = dict(dataset, type='ImageNet', split='train')
 val_dataloader['dataset'] = dict(dataset, type='ImageNet', split='val')
 """,
     )
-    told = error(launch.train, config, '--work-dir', tmp_path / 'work')
+    told = error(train.main, config, '--work-dir', tmp_path / 'work')
     assert f'(ImageNet) stands for 1000 classes, and {tmp_path}/data/train has 4 class folders: a, b, c, d' in told
     assert 'train_dataloader.dataset.metainfo.classes=a,b,c,d' in mended(told)
-    launch.train([str(config), '--work-dir', str(tmp_path / 'work'), '--cfg-options', *mended(told)])
+    train.main([str(config), '--work-dir', str(tmp_path / 'work'), '--cfg-options', *mended(told)])
 
 
 def test_topk_beyond_the_classes_is_told_before_the_first_epoch(tmp_path, error):
     config = tiny(tmp_path, classes=4, more='val_evaluator = dict(type="Accuracy", topk=(1, 5))\n')
-    told = error(launch.train, config, '--work-dir', tmp_path / 'work')
+    told = error(train.main, config, '--work-dir', tmp_path / 'work')
     assert 'val_evaluator.topk asks for more classes than the 4 there are' in told
     assert mended(told) == ['val_evaluator.topk=1']
 
@@ -171,7 +171,7 @@ def test_topk_beyond_the_classes_is_told_before_the_first_epoch(tmp_path, error)
 # -------------------------------------------------------------------------------------------------------- empty folders
 def test_an_extra_empty_folder_is_named(tmp_path, error):
     config = tiny(tmp_path, classes=4, empty=('train/tmp', 'val/tmp'))
-    told = error(launch.train, config, '--work-dir', tmp_path / 'work')
+    told = error(train.main, config, '--work-dir', tmp_path / 'work')
     assert 'have 5 classes' in told and '1 of them empty (tmp: remove it if it is no class)' in told
     assert not mended(told)  # without the folder all is well
     (tmp_path / 'data/train/tmp').rmdir()
@@ -187,14 +187,14 @@ def test_a_folder_with_other_files_than_images_is_empty_too(tmp_path):
 
 def test_an_empty_folder_that_all_count_is_a_warning(tmp_path, capsys):
     config = tiny(tmp_path, classes=5, empty=('train/e', 'val/e'))
-    launch.prepare_train(launch.train_parser().parse_args([str(config), '--work-dir', str(tmp_path / 'work')]))
+    train.prepare(train.parser().parse_args([str(config), '--work-dir', str(tmp_path / 'work')]))
     assert re.search(r'warning: .*1 class folder without an image.*: e', capsys.readouterr().err)
     assert check(config).problems == []
 
 
 def test_a_class_that_validation_lacks_would_move_the_labels(tmp_path, error):
     config = tiny(tmp_path, classes=4, val='abd')
-    told = error(launch.train, config, '--work-dir', tmp_path / 'work')
+    told = error(train.main, config, '--work-dir', tmp_path / 'work')
     assert 'val_dataloader.dataset has 3 classes, train_dataloader.dataset has 4 (c missing)' in told
     assert "'d' would be label 2 in one and 3 in the other" in told and not mended(told)
     (tmp_path / 'data/val/c').mkdir()  # as the message says
@@ -221,14 +221,14 @@ test_dataloader = val_dataloader
 @pytest.mark.parametrize('labels, wrong', [([0, 1, 2], 'the label 2 (line 3 of'), ([0, -1, 1], 'the label -1 (line 2')])
 def test_labels_out_of_range_are_told_with_their_line(tmp_path, error, labels, wrong):
     config = with_lists(tmp_path, labels)
-    told = error(launch.train, config, '--work-dir', tmp_path / 'work')
+    told = error(train.main, config, '--work-dir', tmp_path / 'work')
     assert wrong in told and 'with 2 classes 0 to 1 are allowed' in told
     assert wrong in check(config).problems[0]
 
 
 def test_a_line_without_a_label_is_told(tmp_path, error):
     config = with_lists(tmp_path, [0, 'cat', 1])
-    assert 'line 2 of' in error(launch.train, config, '--work-dir', tmp_path / 'work')
+    assert 'line 2 of' in error(train.main, config, '--work-dir', tmp_path / 'work')
 
 
 def test_names_in_metainfo_count_for_a_list(tmp_path):
@@ -239,7 +239,7 @@ def test_names_in_metainfo_count_for_a_list(tmp_path):
 def test_a_head_beyond_the_labels_of_a_list_is_a_warning(tmp_path, capsys):
     config = with_lists(tmp_path, [0, 1], classes=1000)
     assert check(config).problems == []
-    launch.prepare_train(launch.train_parser().parse_args([str(config), '--work-dir', str(tmp_path / 'work')]))
+    train.prepare(train.parser().parse_args([str(config), '--work-dir', str(tmp_path / 'work')]))
     told = capsys.readouterr().err
     assert 'has labels up to 1, model.head.num_classes=1000' in told and 'model.head.num_classes=2' in told
 
@@ -267,7 +267,7 @@ train_dataloader['dataset'] = dict(type='RepeatDataset', times=2, dataset=dict(d
     )
     sys.path.insert(0, str(tmp_path))
     try:
-        told = error(launch.train, config, '--work-dir', tmp_path / 'work')
+        told = error(train.main, config, '--work-dir', tmp_path / 'work')
     finally:
         sys.path.remove(str(tmp_path))
     assert 'train_dataloader.dataset.dataset (OwnDataOfTestClasses) has the label 2 (sample' in told
@@ -292,7 +292,7 @@ dataset['pipeline'].insert(1, dict(type='OwnTransformOfTestClasses'))
     )
     sys.path.insert(0, str(tmp_path))
     try:
-        told = error(launch.train, config, '--work-dir', tmp_path / 'work')
+        told = error(train.main, config, '--work-dir', tmp_path / 'work')
     finally:
         sys.path.remove(str(tmp_path))
     assert 'a label is none of the classes 0 to num_classes - 1' in told
@@ -347,7 +347,7 @@ train_dataloader['dataset'] = dict(dataset, data_prefix='train', metainfo=dict(c
 def test_test_py_compares_too(tmp_path, error):
     config = tiny(tmp_path)
     (tmp_path / 'any.pth').write_bytes(b'')
-    assert 'test_dataloader.dataset (CustomDataset) has 4 classes' in error(launch.test, config, tmp_path / 'any.pth')
+    assert 'test_dataloader.dataset (CustomDataset) has 4 classes' in error(test.main, config, tmp_path / 'any.pth')
 
 
 def test_images_are_listed_once_in_a_run(tmp_path, monkeypatch):
@@ -369,7 +369,7 @@ def test_images_are_listed_once_in_a_run(tmp_path, monkeypatch):
     config = tiny(tmp_path, classes=4)
     for index in range(3):
         (tmp_path / 'data/train/a/more' / str(index)).mkdir(parents=True)
-    launch.train([str(config), '--work-dir', str(tmp_path / 'work')])
+    train.main([str(config), '--work-dir', str(tmp_path / 'work')])
     assert sorted(Path(root).name for root in listed) == ['train', 'val']
     assert len(looked) == 8  # a look at each class folder, none below it
 

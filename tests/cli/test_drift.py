@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tiny_run import write_run
 
-from mmrm.cli import launch
+from mmrm.cli import train
 from mmrm.utils.checkpoints import read_checkpoint
 
 TOOLS = Path(__file__).parents[2] / 'tools'
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.usefixtures('environment')
 def run(tmp_path):
     """A run of one epoch: (config, work dir)."""
     config, work = write_run(tmp_path, epochs=1), tmp_path / 'work'
-    launch.train([str(config), '--work-dir', str(work)])
+    train.main([str(config), '--work-dir', str(work)])
     return config, work
 
 
 def resumed(config, work, *options) -> str:
     """The log of a run that goes on for a second epoch."""
     options = ('train_cfg.max_epochs=2', *options)
-    launch.train([str(config), '--work-dir', str(work), '--resume', '--cfg-options', *options])
+    train.main([str(config), '--work-dir', str(work), '--resume', '--cfg-options', *options])
     return max(work.glob('*/*.log'), key=lambda path: path.stat().st_mtime).read_text()
 
 

@@ -12,7 +12,7 @@ from mmengine.device import utils as device_utils
 from photographs import write_photographs
 
 from mmrm import cli, weights
-from mmrm.cli import launch
+from mmrm.cli import test, train
 from mmrm.utils import paths
 from mmrm.utils.errors import UserFileError
 
@@ -88,11 +88,11 @@ def test_it_trains_tests_and_moves_as_it_is(init, here, tmp_path_factory, capsys
     for path in here.iterdir():
         shutil.move(path, elsewhere / path.name)
     options = ('--cfg-options', *(f'{part}_dataloader.num_workers=0' for part in ('train', 'val', 'test')))
-    launch.train([str(elsewhere / 'shapes.py'), *options])
+    train.main([str(elsewhere / 'shapes.py'), *options])
     work = here / 'work_dirs' / 'shapes'
     assert (work / 'epoch_1.pth').is_file(), 'in the current folder'
     assert 'loss_consistency' in next(work.glob('*/*.log')).read_text()
-    launch.test([str(elsewhere / 'shapes.py'), str(work), *options])
+    test.main([str(elsewhere / 'shapes.py'), str(work), *options])
     assert 'accuracy/top1' in capsys.readouterr().out
 
 

@@ -159,12 +159,6 @@ def test_an_unknown_device(error, run):
 
 
 # ----------------------------------------------------------------------------------------------------------- work dirs
-@pytest.mark.parametrize('option', ['--work-dir', '--work-dirs'])
-def test_the_work_dir_has_two_spellings(run, option):
-    assert launch.train_parser().parse_args([str(run[0]), option, 'x']).work_dir == 'x'
-    assert launch.train_parser().parse_args([str(run[0]), f'{option}=x']).work_dir == 'x'
-
-
 def test_a_runs_folder_stands_for_its_best_checkpoint_in_a_test(trained, tmp_path, capsys):
     config, work = trained
     best = next(work.glob('best_*.pth'))

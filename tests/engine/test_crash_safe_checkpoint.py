@@ -10,7 +10,7 @@ from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop
 from tiny_run import write_run
 
-from mmrm.cli import launch
+from mmrm.cli.train import main
 from mmrm.engine.runner import Runner, check_epoch_is_complete
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.errors import UserFileError
@@ -52,12 +52,12 @@ def by_iteration(tmp_path_factory):
     folder = tmp_path_factory.mktemp('by_iteration')
     settings = 'by_epoch=False, interval=3, max_keep_ckpts=-1'
     config = write_run(folder, more=f"default_hooks['checkpoint'].update({settings})\n")
-    launch.train([str(config), '--work-dir', str(folder / 'work'), '--device', 'cpu', '--no-validate'])
+    main([str(config), '--work-dir', str(folder / 'work'), '--device', 'cpu', '--no-validate'])
     return config, folder / 'work'
 
 
 def train(config, work, *more):
-    launch.train([str(word) for word in (config, '--work-dir', work, *more)])
+    main([str(word) for word in (config, '--work-dir', work, *more)])
 
 
 def names(folder, pattern='*.pth'):

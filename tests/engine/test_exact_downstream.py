@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from mmrm.cli import launch
 from mmrm.demo import make_photographs
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.paths import find_config
@@ -34,7 +33,7 @@ def test_a_run_of_another_toolbox_goes_on_bit_for_bit(name, tmp_path, monkeypatc
     config.write_text(f'_base_ = [{str(find_config(f"configs/demo/{name}.py"))!r}]\n{CASES[name]}\n')
 
     def train(folder, *more, workers=0):
-        launch.train(
+        train.main(
             [
                 str(config),
                 '--work-dir',

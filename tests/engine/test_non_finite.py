@@ -14,7 +14,7 @@ from mmengine.runner import Runner as MMEngineRunner
 from tiny_run import write_run
 from torch.utils.data import Dataset
 
-from mmrm.cli import launch
+from mmrm.cli import train
 from mmrm.engine.hooks import NonFiniteLossHook, TrainingDivergedError
 from mmrm.engine.runner import Runner
 from mmrm.utils.errors import UserError
@@ -297,7 +297,7 @@ def cpu(monkeypatch):
 def test_a_learning_rate_of_1e8_ends_with_exit_code_2(tmp_path, cpu, capsys):
     config = write_run(tmp_path, epochs=3)
     with pytest.raises(SystemExit) as stopped:
-        launch.train(
+        train.main(
             [str(config), '--work-dir', str(tmp_path / 'work'), '--cfg-options', 'optim_wrapper.optimizer.lr=1e8']
         )
     error = capsys.readouterr().err
@@ -313,7 +313,7 @@ def test_a_run_that_diverges_in_its_second_epoch_keeps_the_checkpoints_of_the_fi
     config = write_run(tmp_path, epochs=2, images=12, more=explode + patient)
     work = tmp_path / 'work'
     with pytest.raises(SystemExit) as stopped:
-        launch.train([str(config), '--work-dir', str(work)])
+        train.main([str(config), '--work-dir', str(work)])
     out = capsys.readouterr()
     assert stopped.value.code == 2
     assert 'epoch_2.pth is not written' in out.out + out.err and str(work / 'epoch_1.pth') in out.err

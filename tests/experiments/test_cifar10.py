@@ -12,7 +12,7 @@ from mmengine.config import Config
 from stand_in import use_stand_in
 
 import mmrm
-from mmrm.cli import launch
+from mmrm.cli import train
 from mmrm.engine import optim_wrapper
 from mmrm.experiments import cifar10 as experiment
 from mmrm.utils.errors import UserError, UserFileError
@@ -22,7 +22,7 @@ TOOL = Path(__file__).parents[2] / 'tools' / 'experiment.py'
 
 def load(run):
     """The config that train.py gets, through its own command line."""
-    args = launch.train_parser().parse_args(run.command()[2:])
+    args = train.parser().parse_args(run.command()[2:])
     assert args.seed == run.seed
     cfg = Config.fromfile(run.config)
     cfg.merge_from_dict(args.cfg_options)

@@ -17,7 +17,7 @@ from stand_in import starts, use_stand_in, wait_for
 from tiny_run import BESIDE, in_pure_python, write_run
 
 import mmrm
-from mmrm.cli import launch
+from mmrm.cli import train
 from mmrm.experiments import jobs, sweep
 from mmrm.models.batch_augments import ResizeFillMix
 from mmrm.utils.config import read_config
@@ -55,7 +55,7 @@ def test_the_sweeps_are_those_of_the_paper():
 
 def model_of(run):
     """The preprocessor's augment and the head of a run, through train.py's own command line."""
-    args = launch.train_parser(processes=run.gpus > 1).parse_args(run.command()[3 if run.gpus > 1 else 2 :])
+    args = train.parser(processes=run.gpus > 1).parse_args(run.command()[3 if run.gpus > 1 else 2 :])
     cfg = Config.fromfile(run.config)
     cfg.merge_from_dict(args.cfg_options)
     assert args.seed == run.seed and args.work_dir == str(run.work_dir) and args.resume == 'auto'
@@ -148,7 +148,7 @@ def test_a_folder_for_the_checkpoints_of_all_runs_is_refused(tmp_path):
 def test_a_config_of_ones_own_may_have_its_preprocessor_beside_the_model(tmp_path):
     config = write_run(tmp_path, more=BESIDE)
     for run in sweep.plan('alpha', [str(config)], [0], ['0.1', '0.9'], tmp_path / 'runs'):
-        args = launch.train_parser().parse_args(run.command()[2:])
+        args = train.parser().parse_args(run.command()[2:])
         cfg = read_config(run.config, args.cfg_options)
         assert 'data_preprocessor' not in cfg.model
         assert f'{cfg.data_preprocessor.batch_augments.augments["alpha"]:g}' == run.value

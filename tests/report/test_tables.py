@@ -176,16 +176,16 @@ def test_a_missing_cell_has_the_command_that_fills_it(tmp_path):
 
 
 def test_a_command_that_fills_a_cell_is_one_that_the_tools_take(tmp_path):
-    from mmrm.cli.launch import train_parser
+    from mmrm.cli.train import parser
 
     for name, table in TABLES.items():
         for filled in tables.fill(table, tmp_path):
             for command in filled.commands:
                 words = re.sub(r'for seed in [\d ]+; do (.*) --seed \$seed; done', r'\1 --seed 0', command).split()
                 if words[0] == 'tools/dist_train.sh':
-                    train_parser(processes=True).parse_args(words[1:])
+                    parser(processes=True).parse_args(words[1:])
                 elif words[1] == 'tools/train.py':
-                    train_parser().parse_args(words[2:])
+                    parser().parse_args(words[2:])
                 else:
                     assert words[1] in ('tools/sweep.py', 'tools/efficiency.py'), (name, command)
 
@@ -337,7 +337,7 @@ def run_tool(monkeypatch, *words):
 
 def test_the_tool_prints_a_table(tmp_path, monkeypatch, capsys):
     write_run(tmp_path / 'rm' / R18, [50.0, 82.0])
-    run_tool(monkeypatch, 'cifar100', '--work-dirs', tmp_path)
+    run_tool(monkeypatch, 'cifar100', '--work-dir', tmp_path)
     printed = capsys.readouterr().out
     assert re.search(r'ResNet-18 +\+ RM +18\.64 +18\.00 +18\.00 +-0\.64 +finished', printed)
     assert 'To fill the rest:' in printed
@@ -347,8 +347,8 @@ def test_the_tool_prints_a_table(tmp_path, monkeypatch, capsys):
     'words, message',
     [
         (['cifar1000'], "unknown table 'cifar1000'; allowed: cifar10, "),
-        (['--work-dirs', '{tmp}/none'], 'none does not exist'),
-        (['--work-dirs', '{tmp}'], 'holds no log of mmengine'),
+        (['--work-dir', '{tmp}/none'], 'none does not exist'),
+        (['--work-dir', '{tmp}'], 'holds no log of mmengine'),
         (['--out', '{tmp}/table.docx'], 'must end in .md, .csv, .tex'),
         (['--out', '{tmp}/mine.md'], 'exists and is left as it is'),
     ],
@@ -364,7 +364,7 @@ def test_mistakes_end_in_one_line_and_exit_code_2(words, message, tmp_path, monk
 
 def test_logs_of_another_project_are_named(tmp_path, monkeypatch, capsys):
     write_run(tmp_path / 'yolo' / 'exp1', [1.0], key='coco/bbox_mAP')
-    run_tool(monkeypatch, 'cifar10', '--work-dirs', tmp_path)
+    run_tool(monkeypatch, 'cifar10', '--work-dir', tmp_path)
     told = capsys.readouterr().err
     assert 'none of the 1 runs' in told and 'exp1' in told and '--run CONFIG=FOLDER' in told
 
@@ -379,6 +379,6 @@ def test_a_log_of_another_project_at_the_place_of_a_row_is_told(tmp_path):
 def test_the_tool_writes_files_by_their_ending(tmp_path, monkeypatch, capsys):
     write_run(tmp_path / 'rm' / R18, [50.0, 82.0])
     out = tmp_path / 'all.csv'
-    run_tool(monkeypatch, 'cifar100', 'imagenet', '--work-dirs', tmp_path, '--out', out)
+    run_tool(monkeypatch, 'cifar100', 'imagenet', '--work-dir', tmp_path, '--out', out)
     lines = list(csv.DictReader(out.open()))
     assert {line['table'] for line in lines} == {'cifar100', 'imagenet'} and len(lines) == 20 + 16

@@ -1,0 +1,73 @@
+"""Command lines: the parser and the options that several commands share.
+
+Only argparse is imported here, so that ``--help`` and a mistyped option do not wait for torch.
+"""
+
+import argparse
+import difflib
+
+DEVICES = ('cuda', 'cpu', 'mps')
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with one line instead of the whole usage for a mistake."""
+
+    def add_cfg_options(self, help: str, option: str = '--cfg-options') -> None:
+        """``--cfg-options KEY=VALUE ...`` as ``{'a.b': value}``, ``{}`` without any."""
+        self.add_argument(option, nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE', help=help)
+
+    def add_run_options(self) -> None:
+        """Add what train and test take."""
+        self.add_argument('--gpus', type=positive, help='start one process per GPU on this node (default: run here)')
+        self.add_argument(
+            '--device',
+            choices=DEVICES,
+            help="default: the GPU (on a Mac, torch's mps), an error without one; MMRM_DEVICE=cpu is --device cpu",
+        )
+        self.add_cfg_options('settings that replace those of the config, e.g. train_dataloader.batch_size=32')
+        self.add_argument(
+            '--launcher',
+            choices=('none', 'pytorch', 'slurm', 'mpi'),
+            default='none',
+            help='who started this process; with --gpus it is not needed',
+        )
+        self.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
+        self.add_argument('--traceback', action='store_true', help='the traceback also for mistakes in the input')
+
+    def error(self, message: str):
+        if message.startswith('unrecognized arguments:'):
+            given = message.split()[2].split('=')[0]
+            known = [option for action in self._actions for option in action.option_strings]
+            near = difflib.get_close_matches(given, known, n=1)
+            if near:
+                message += f'; did you mean {near[0]}?'
+        self.exit(2, f'error: {message} (--help lists the options)\n')
+
+
+class KeyValues(argparse.Action):
+    """``key=value`` pairs, with values as mmengine's ``DictAction`` reads them."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        for value in values:
+            if '=' not in value or value.startswith('='):
+                raise argparse.ArgumentError(self, f'{value!r} is not of the form key=value')
+        from mmengine.config import DictAction  # takes a second, and the command needs mmengine anyway
+
+        try:
+            DictAction(self.option_strings, self.dest)(parser, namespace, values, option_string)
+        except Exception as error:
+            raise argparse.ArgumentError(self, f'{" ".join(values)}: {error}') from error
+
+
+def positive(text: str) -> int:
+    """An argument that is a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of 1 or more')
+    return int(text)
+
+
+def natural(text: str) -> int:
+    """An argument that is a whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of 0 or more')
+    return int(text)
