@@ -4,12 +4,12 @@ Both kinds of file are pickles, which can run code when they are opened: every f
 first, and a file with another one is never opened.
 """
 
-import hashlib
 from collections import Counter
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
 from mmpretrain.datasets import CIFAR10, CIFAR100
+from mmpretrain.datasets.utils import calculate_md5
 from mmpretrain.registry import DATASETS
 
 from ..utils.errors import UserFileError, UserValueError
@@ -26,15 +26,6 @@ REWRITTEN = {
 }
 
 
-def file_md5(path: Path) -> str:
-    """MD5 of a file, in hexadecimal."""
-    digest = hashlib.md5()
-    with open(path, 'rb') as file:
-        for block in iter(lambda: file.read(1 << 20), b''):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def find_faults(folder: Path, known: Dict[str, List[str]]) -> List[str]:
     """What is wrong with the files of a CIFAR folder: 'data_batch_1 is missing', 'test_batch has another checksum' ...
 
@@ -46,7 +37,7 @@ def find_faults(folder: Path, known: Dict[str, List[str]]) -> List[str]:
     for name, sums in known.items():
         if not (folder / name).is_file():
             faults.append(f'{name} is missing')
-        elif file_md5(folder / name) not in sums:
+        elif calculate_md5(str(folder / name)) not in sums:
             faults.append(f'{name} has another checksum')
     return faults
 
@@ -83,7 +74,7 @@ class _CheckedCIFAR:
             folder = Path(self.data_prefix['root']) / self.base_folder
             faults = find_faults(folder, known_sums(type(self)))
             if faults and not self.download:
-                what = 'does not exist' if not folder.exists() else f'is not whole: {", ".join(faults)}'
+                what = 'does not exist' if not folder.exists() else f'is not complete: {", ".join(faults)}'
                 raise UserFileError(f'the data folder {folder} {what}. {self.how_to_get}')
             self._verified = not faults
         return self._verified

@@ -6,7 +6,7 @@ import numpy as np
 from mmcv.transforms import BaseTransform
 from mmpretrain.registry import TRANSFORMS
 
-from ..utils.errors import UserValueError
+from ..utils.errors import UserValueError, check_numbers
 from .seeding import current_seed, sample_uniforms
 
 
@@ -43,12 +43,9 @@ class RMCropFlip(BaseTransform):
     """
 
     def __init__(self, crop_size: int = 32, padding: int = 4, prob: float = 0.5):
-        if isinstance(crop_size, bool) or not isinstance(crop_size, int) or crop_size < 1:
-            raise UserValueError(f'RMCropFlip: crop_size={crop_size!r} must be a whole number >= 1.')
-        if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
-            raise UserValueError(f'RMCropFlip: padding={padding!r} must be a whole number >= 0.')
-        if isinstance(prob, bool) or not isinstance(prob, (int, float)) or not 0 <= prob <= 1:
-            raise UserValueError(f'RMCropFlip: prob={prob!r} must be a number from 0 to 1.')
+        check_numbers('RMCropFlip', 1, integer=True, crop_size=crop_size)
+        check_numbers('RMCropFlip', 0, integer=True, padding=padding)
+        check_numbers('RMCropFlip', 0, 1, prob=prob)
         self.crop_size, self.padding, self.prob = crop_size, padding, prob
 
     def draws(self, uniforms: np.ndarray, height: int, width: int) -> np.ndarray:

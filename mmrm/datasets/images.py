@@ -24,6 +24,7 @@ from PIL import Image
 
 from ..utils.errors import UserFileError, UserTypeError
 from ..utils.paths import find
+from .jpeg import jpeg_segments
 
 EXTENSIONS = ('.jpg', '.jpeg', '.png', '.ppm', '.bmp', '.pgm', '.tif', '.tiff', '.webp')
 # What Pillow and OpenCV decode alike; of another format OpenCV is asked, too.
@@ -69,23 +70,13 @@ def find_problem(data: bytes) -> str:
     if not data:
         return 'is empty (0 bytes)'
     if data[:2] == b'\xff\xd8':
-        return 'is cut short: a JPEG without its end' if data.rfind(b'\xff\xd9', _jpeg_scan(data)) < 0 else ''
+        *_, (_, scan) = jpeg_segments(data)  # a thumbnail in a segment before the pixels has an end of its own
+        return 'is cut short: a JPEG without its end' if data.rfind(b'\xff\xd9', scan) < 0 else ''
     if data[:8] == b'\x89PNG\r\n\x1a\n':
         return 'is cut short: a PNG without its end' if data.rfind(b'IEND') < 0 else ''
     if data[:4] == b'RIFF' and data[8:12] == b'WEBP':
         return 'is cut short: a WebP without its end' if struct.unpack('<I', data[4:8])[0] + 8 > len(data) else ''
     return ''
-
-
-def _jpeg_scan(data: bytes) -> int:
-    """Where the pixels of a JPEG begin: a thumbnail in a segment before has an end of its own."""
-    place = 2
-    while place + 4 <= len(data) and data[place] == 0xFF and data[place + 1] != 0xDA:
-        if data[place + 1] == 0xFF:  # a fill byte
-            place += 1
-            continue
-        place += 2 + struct.unpack('>H', data[place + 2 : place + 4])[0]
-    return min(place, len(data))
 
 
 def inspect_image(path: Union[str, Path], decode: bool = True) -> Finding:
@@ -122,22 +113,12 @@ def inspect_image(path: Union[str, Path], decode: bool = True) -> Finding:
 
 
 def _note_of(image: Image.Image) -> str:
-    if image.mode.startswith('I') or image.mode == 'F' or _png_depth(image) > 8:
+    # Pillow shows colour PNGs of 16 bits a channel as 8-bit RGB; what it decodes is RGB;16B.
+    if image.mode.startswith('I') or image.mode == 'F' or ';16' in str(image.tile):
         return DEEP
     if getattr(image, 'n_frames', 1) > 1 and image.format != 'MPO':
         return f'{image.n_frames} frames: the first is used'
     return MODES.get(image.mode, '' if image.mode == 'RGB' else f'mode {image.mode}: converted to RGB')
-
-
-def _png_depth(image: Image.Image) -> int:
-    """Pillow shows colour PNGs of 16 bits a channel as 8-bit RGB; the header tells."""
-    if image.format != 'PNG' or not hasattr(image.fp, 'seek'):
-        return 8
-    place = image.fp.tell()
-    image.fp.seek(24)
-    depth = image.fp.read(1)
-    image.fp.seek(place)
-    return depth[0] if depth else 8
 
 
 def _what_it_is(data: bytes) -> str:
@@ -152,7 +133,7 @@ def _what_it_is(data: bytes) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- in training
-class LoadWholeImage(LoadImageFromFile):
+class LoadCheckedImage(LoadImageFromFile):
     """mmcv's ``LoadImageFromFile``, where a file that is empty, cut short or no image is an error that names it.
 
     :class:`RMImageFolder` puts it in mmcv's place, so that a config names the transform that every tool knows.
@@ -183,25 +164,36 @@ def name_broken(dataset, index: int, error: Exception) -> Optional[BrokenImageEr
     return BrokenImageError(f'image {path} {problem}.') if problem else None
 
 
-class SkipsBrokenImages:
+class CheckedImages:
     """A data set of image files that names the one that is broken or, if asked, trains past it.
 
     What takes the place of a broken image is the next one of the list: the same in every run and every epoch, and what
     its transforms draw is seeded by the place in the epoch as always, so that a resumed run sees the same.
 
     Args:
+        data_root (str): The folder of the images; a relative one is looked up from the current folder, then from the
+            project's. Defaults to ''.
         *args: Of the data set.
-        skip_broken (bool): Take the next image for one that is broken. Each is told once, with a count. Meant for
+        skip_broken (bool): Take the next image for one that is broken. Each is logged once, with a count. Meant for
             training: in a validation the next image counts twice. Defaults to False, an error with the file's name.
         **kwargs: Of the data set.
     """
 
-    def __init__(self, *args, skip_broken: bool = False, **kwargs):
+    hint = ''  # what to do if the folder does not exist
+
+    def __init__(self, data_root: str = '', *args, skip_broken: bool = False, **kwargs):
         if not isinstance(skip_broken, bool):
             raise UserTypeError(f'skip_broken={skip_broken!r} must be True or False.')
         self.skip_broken = skip_broken
         self._skipped: Optional[torch.Tensor] = None
-        super().__init__(*args, **kwargs)
+        local = data_root and '://' not in data_root
+        super().__init__(str(find(data_root)) if local else data_root, *args, **kwargs)
+
+    def load_data_list(self) -> list:
+        """The images' paths and labels, after a look at the folder."""
+        if '://' not in self.img_prefix and not Path(self.img_prefix).is_dir():
+            raise UserFileError(f'the data folder {self.img_prefix} does not exist.{self.hint}')
+        return super().load_data_list()
 
     def full_init(self) -> None:
         """Load the list; a mark for each image is shared with the loader's workers."""
@@ -226,10 +218,10 @@ class SkipsBrokenImages:
                     raise
                 if not self.skip_broken:
                     raise broken from None
-                self._tell(place, broken)
+                self._log_skipped(place, broken)
         raise BrokenImageError(f'{step + 1} images in a row are broken, the last: {broken}')
 
-    def _tell(self, place: int, broken: BrokenImageError) -> None:
+    def _log_skipped(self, place: int, broken: BrokenImageError) -> None:
         if self._skipped is None or self._skipped[place]:
             return
         self._skipped[place] = 1
@@ -237,32 +229,21 @@ class SkipsBrokenImages:
 
 
 @DATASETS.register_module()
-class RMImageFolder(SkipsBrokenImages, CustomDataset):
+class RMImageFolder(CheckedImages, CustomDataset):
     """mmpretrain's ``CustomDataset``, a folder per class or a list of files, that names broken images or skips them.
 
     Also those that are cut short, which OpenCV would fill up with grey.
 
     Args:
-        data_root (str): The folder of the images; a relative one is looked up from the current folder, then from the
-            project's. Defaults to ''.
-        *args: Other arguments of :class:`mmpretrain.datasets.CustomDataset`.
+        *args: ``data_root`` and other arguments of :class:`mmpretrain.datasets.CustomDataset`.
         extensions (Sequence[str]): Of the files that are taken. Defaults to those of mmpretrain, TIFF and WebP.
-        skip_broken (bool): See :class:`SkipsBrokenImages`. Defaults to False.
-        **kwargs: Likewise.
+        **kwargs: Likewise; ``skip_broken`` as in :class:`CheckedImages`.
     """
 
-    def __init__(self, data_root: str = '', *args, extensions=EXTENSIONS, **kwargs):
-        local = data_root and '://' not in data_root
-        super().__init__(str(find(data_root)) if local else data_root, *args, extensions=extensions, **kwargs)
+    def __init__(self, *args, extensions=EXTENSIONS, **kwargs):
+        super().__init__(*args, extensions=extensions, **kwargs)
         for place, step in enumerate(self.pipeline.transforms):
             if type(step) is LoadImageFromFile and step.file_client_args is None and not step.ignore_empty:
-                self.pipeline.transforms[place] = LoadWholeImage(
+                self.pipeline.transforms[place] = LoadCheckedImage(
                     step.to_float32, step.color_type, step.imdecode_backend, backend_args=step.backend_args
                 )
-
-    def load_data_list(self) -> list:
-        """The images' paths and labels, after a look at the folder."""
-        folder = Path(self.img_prefix)
-        if '://' not in self.img_prefix and not folder.is_dir():
-            raise UserFileError(f'the data folder {folder} does not exist.')
-        return super().load_data_list()

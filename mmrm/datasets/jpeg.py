@@ -25,6 +25,7 @@ Box = Tuple[int, int, int, int]  # top, left, height, width, as RandomResizedCro
 DECOMPRESS, BGR = 1, 1
 SUBSAMPLING, WIDTH, HEIGHT, PRECISION, COLORSPACE, ARITHMETIC, LOSSLESS = 4, 5, 6, 7, 8, 14, 15
 YCBCR, GREY = 1, 2
+BROKEN = 0  # in place of the kind of a segment
 MCU_WIDTHS = {0: 8, 1: 16, 2: 16, 3: 8, 4: 8, 5: 32}  # of 4:4:4, 4:2:2, 4:2:0, grey, 4:4:0 and 4:1:1
 
 
@@ -134,19 +135,28 @@ def _function(library: ctypes.CDLL, name: str, result, *arguments):
     return function
 
 
+def jpeg_segments(content: bytes) -> Iterator[Tuple[int, int]]:
+    """Kind and place of each segment of a JPEG, up to its pixels (0xDA) or to where it is ``BROKEN``."""
+    place = 2
+    while place + 4 <= len(content) and content[place] == 0xFF:
+        kind = content[place + 1]
+        if kind == 0xFF:  # a fill byte
+            place += 1
+            continue
+        yield kind, place
+        if kind == 0xDA:
+            return
+        place += 2 + int.from_bytes(content[place + 2 : place + 4], 'big')
+    yield BROKEN, min(place, len(content))
+
+
 def is_turned(content: bytes) -> bool:
     """Whether EXIF data of a JPEG ask for another orientation, which OpenCV obeys; also if they cannot be read."""
-    place = 2
-    while place + 4 <= len(content):
-        if content[place] != 0xFF:
-            return True
-        kind, length = content[place + 1], int.from_bytes(content[place + 2 : place + 4], 'big')
-        if kind == 0xDA:  # the image begins
-            return False
+    kind = BROKEN
+    for kind, place in jpeg_segments(content):
         if kind == 0xE1 and content[place + 4 : place + 8] == b'Exif' and _orientation(content[place + 10 :]) != 1:
             return True
-        place += 1 if kind == 0xFF else 2 + length  # 0xFF may fill up
-    return True
+    return kind == BROKEN
 
 
 def _orientation(exif: bytes) -> int:

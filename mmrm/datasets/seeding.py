@@ -58,8 +58,8 @@ class SeededDataset(Dataset):
     """A data set that loads a sample asked for by a :class:`Draw` under its own seed.
 
     Transforms draw from the global generators of Python, NumPy and torch. These are seeded before each sample and set
-    back after the batch, so that a loader without workers leaves those of the training alone. In all else it is the
-    data set itself: attributes are read from it and written to it, and ``isinstance`` sees its class.
+    back after the batch, so that a loader without workers leaves those of the training alone. Attributes are read from
+    the data set and written to it: hooks look up its classes, and give it another pipeline.
     """
 
     def __init__(self, dataset):
@@ -96,11 +96,7 @@ class SeededDataset(Dataset):
         return getattr(object.__getattribute__(self, '_dataset'), name)
 
     def __setattr__(self, name, value):
-        setattr(self._dataset, name, value)  # a hook may give a data set another pipeline
-
-    @property
-    def __class__(self):
-        return type(self._dataset)
+        setattr(self._dataset, name, value)
 
     def __reduce__(self):
         return SeededDataset, (self._dataset,)

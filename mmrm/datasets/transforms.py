@@ -4,7 +4,7 @@ Images are uint8 ``(H, W, 3)`` arrays in BGR, as mmcv loads them. Colours, which
 batch, are only drawn here; :class:`mmrm.models.data_preprocessor.RMDataPreprocessor` applies them on its device.
 """
 
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 import cv2
 import numpy as np
@@ -16,7 +16,7 @@ from mmengine import fileio
 from mmpretrain.datasets import PackInputs, RandomResizedCrop
 from mmpretrain.registry import TRANSFORMS
 
-from ..utils.errors import UserValueError
+from ..utils.errors import UserValueError, check_numbers
 from . import colors
 from .jpeg import crop_decoder
 
@@ -58,6 +58,9 @@ def saturation(image: np.ndarray, factor: float) -> np.ndarray:
     """Blend with the grey image: 0 gives that, 1 the image."""
     grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR)
     return cv2.addWeighted(image, factor, grey, 1 - factor, 0)
+
+
+JITTERS = dict(brightness=brightness, contrast=contrast, saturation=saturation)
 
 
 def lighting_shift(alpha: np.ndarray) -> np.ndarray:
@@ -137,8 +140,26 @@ class RMLoadResizedCrop(RMRandomResizedCrop):
         return self._finish(results, crop)
 
 
+class _Jitter(BaseTransform):
+    """Random factors of brightness, contrast and saturation, in random order."""
+
+    def __init__(self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0):
+        self.settings = self.ranges = dict(brightness=brightness, contrast=contrast, saturation=saturation)
+        check_numbers(type(self).__name__, 0, **self.ranges)
+
+    @cache_randomness
+    def _sample(self) -> List[Tuple[str, float]]:
+        """Names and factors, those of a range of 0 left out."""
+        ranges = list(self.ranges.items())
+        order = [ranges[index] for index in np.random.permutation(3)]
+        return [(name, np.random.uniform(max(0, 1 - spread), 1 + spread)) for name, spread in order if spread]
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}({", ".join(f"{name}={value}" for name, value in self.settings.items())})'
+
+
 @TRANSFORMS.register_module()
-class RMColors(BaseTransform):
+class RMColors(_Jitter):
     """Draws the authors' colour jitter and PCA lighting, which ``RMDataPreprocessor`` applies to the batch.
 
     They work on floats and clip nothing, as :mod:`mmrm.datasets.colors` tells. The image is left as it is, its colour
@@ -150,31 +171,23 @@ class RMColors(BaseTransform):
     """
 
     def __init__(self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, lighting: float = 0.0):
-        self.ranges = dict(brightness=brightness, contrast=contrast, saturation=saturation)
+        super().__init__(brightness, contrast, saturation)
+        check_numbers('RMColors', 0, lighting=lighting)
         self.lighting = lighting
-        _check_ranges('RMColors', **self.ranges, lighting=lighting)
+        self.settings = dict(self.ranges, lighting=lighting)
 
     @cache_randomness
-    def _sample(self) -> Tuple[list, np.ndarray]:
-        """Pairs of a jitter's name and its factor, in random order, and the weights of the components."""
-        ranges = list(self.ranges.items())
-        order = [ranges[index] for index in np.random.permutation(3)]
-        jitter = [(name, _factor(spread)) for name, spread in order if spread]
-        return jitter, np.random.normal(0, self.lighting, 3) if self.lighting else np.zeros(3)
+    def _sample_lighting(self) -> np.ndarray:
+        return np.random.normal(0, self.lighting, 3) if self.lighting else np.zeros(3)
 
     def transform(self, results: dict) -> dict:
         """Add the colour change, float32 ``(3, 7)``."""
-        jitter, alpha = self._sample()
         change = colors.identity()
-        for name, factor in jitter:
+        for name, factor in self._sample():
             change = getattr(colors, name)(change, factor)
-        change = colors.lighting(change, lighting_shift(alpha) / 255)
+        change = colors.lighting(change, lighting_shift(self._sample_lighting()) / 255)
         results[colors.COLORS_FIELD] = change.astype(np.float32)
         return results
-
-    def __repr__(self) -> str:
-        settings = {**self.ranges, 'lighting': self.lighting}
-        return f'{type(self).__name__}({", ".join(f"{name}={value}" for name, value in settings.items())})'
 
 
 @TRANSFORMS.register_module()
@@ -190,10 +203,8 @@ class RMCutout(BaseTransform):
     """
 
     def __init__(self, shape: int, prob: float = 1.0):
-        if isinstance(shape, bool) or not isinstance(shape, int) or shape < 1:
-            raise UserValueError(f'RMCutout: shape={shape!r} must be a whole number above 0.')
-        if isinstance(prob, bool) or not isinstance(prob, (int, float)) or not 0 <= prob <= 1:
-            raise UserValueError(f'RMCutout: prob={prob!r} must be a number from 0 to 1.')
+        check_numbers('RMCutout', 1, integer=True, shape=shape)
+        check_numbers('RMCutout', 0, 1, prob=prob)
         self.shape = shape
         self.prob = prob
 
@@ -227,18 +238,8 @@ class RMPackInputs(PackInputs):
         return packed
 
 
-def _check_ranges(owner: str, **ranges) -> None:
-    for name, value in ranges.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-            raise UserValueError(f'{owner}: {name}={value!r} must be a number >= 0.')
-
-
-def _factor(spread: float) -> float:
-    return np.random.uniform(max(0, 1 - spread), 1 + spread)
-
-
 @TRANSFORMS.register_module()
-class RMColorJitter(BaseTransform):
+class RMColorJitter(_Jitter):
     """Change brightness, contrast and saturation by random factors, in random order, as torchvision does.
 
     mmpretrain's ``ColorJitter`` hands BGR images to Pillow, which takes blue for red when it computes greys. Values
@@ -249,27 +250,13 @@ class RMColorJitter(BaseTransform):
         brightness, contrast, saturation (float): A factor is drawn from ``[max(0, 1 - x), 1 + x]``. Default to 0.
     """
 
-    def __init__(self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0):
-        self.ranges = dict(brightness=brightness, contrast=contrast, saturation=saturation)
-        _check_ranges('RMColorJitter', **self.ranges)
-
-    @cache_randomness
-    def _sample(self) -> list:
-        """Pairs of a function and its factor, in random order."""
-        order = np.random.permutation([brightness, contrast, saturation])
-        ranges = {function: self.ranges[function.__name__] for function in order}
-        return [(function, _factor(x)) for function, x in ranges.items() if x]
-
     def transform(self, results: dict) -> dict:
         """Change ``results['img']``."""
         image = np.ascontiguousarray(results['img'])  # flips leave views with negative strides
-        for function, factor in self._sample():
-            image = function(image, factor)
+        for name, factor in self._sample():
+            image = JITTERS[name](image, factor)
         results['img'] = image
         return results
-
-    def __repr__(self) -> str:
-        return f'{type(self).__name__}({", ".join(f"{name}={value}" for name, value in self.ranges.items())})'
 
 
 @TRANSFORMS.register_module()
@@ -284,8 +271,7 @@ class RMLighting(BaseTransform):
     """
 
     def __init__(self, std: float = 0.1, to_rgb: bool = True):
-        if not isinstance(std, (int, float)) or std < 0:
-            raise UserValueError(f'RMLighting: std={std!r} must be a number >= 0.')
+        check_numbers('RMLighting', 0, std=std)
         self.std = std
         self.to_rgb = to_rgb
 

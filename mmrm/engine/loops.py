@@ -21,8 +21,8 @@ from ..models.data_preprocessor import history_state, load_history_state, reset_
 from ..utils.errors import UserValueError
 from ..utils.random_state import get_random_state, seeded, set_random_state
 from . import stopping
+from .batched_images import takes_batched_images
 from .samplers import make_resumable
-from .whole_batches import takes_whole_batches
 
 RANDOM_KEY = 'random_state'
 SEED_KEY = 'sampler_seed'
@@ -37,8 +37,8 @@ class ResumableLoop:
     """
 
     def _init_resumable(self) -> None:
-        whole = takes_whole_batches(self.runner.model)
-        self.batches = make_resumable(self.dataloader, self.runner.seed, whole_batches=whole)
+        whole = takes_batched_images(self.runner.model)
+        self.batches = make_resumable(self.dataloader, self.runner.seed, batched=whole)
         self._place = (0, 0)
         self._validated: Optional[int] = 0  # the iteration after which the last validation came, None if unknown
         self._random_state: Optional[dict] = None

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..datasets.seeding import Draw, SeededDataset
 from ..utils.random_state import seeded
-from .whole_batches import CollateRest, in_whole_batches
+from .batched_images import CollateUnlessBatched, as_batched_images
 
 
 class ResumableBatches:
@@ -82,15 +82,13 @@ class ResumableBatches:
         return getattr(self.batches, name)
 
 
-def make_resumable(
-    loader: DataLoader, seed: Optional[int] = None, whole_batches: bool = False
-) -> Optional[ResumableBatches]:
+def make_resumable(loader: DataLoader, seed: Optional[int] = None, batched: bool = False) -> Optional[ResumableBatches]:
     """Give a loader's samples their seeds and let it begin at any batch, in place.
 
     Args:
         loader: The loader.
         seed: For samplers that have none.
-        whole_batches: Whether batches of small images may come without an object per image.
+        batched: Whether batches of small images may come without an object per image.
 
     Returns:
         Its new batch sampler; None for a loader whose data has no indices or that does not batch, which stays as it is.
@@ -98,10 +96,10 @@ def make_resumable(
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         return None
     batches = ResumableBatches(loader.batch_sampler, seed)
-    whole = in_whole_batches(loader.dataset) if whole_batches else None
-    if whole is not None:
-        loader.collate_fn = CollateRest(loader.collate_fn)
+    images = as_batched_images(loader.dataset) if batched else None
+    if images is not None:
+        loader.collate_fn = CollateUnlessBatched(loader.collate_fn)
     # torch forbids to replace them, because an iterator that runs would not notice. None runs yet.
-    object.__setattr__(loader, 'dataset', SeededDataset(loader.dataset) if whole is None else whole)
+    object.__setattr__(loader, 'dataset', images or SeededDataset(loader.dataset))
     object.__setattr__(loader, 'batch_sampler', batches)
     return batches

@@ -1,6 +1,7 @@
 """Mistakes of the user, told in one message instead of a traceback."""
 
 import functools
+import math
 import sys
 
 
@@ -25,6 +26,15 @@ class UserFileError(UserError, OSError):
 
     def __str__(self) -> str:  # OSError would print its arguments as a tuple
         return str(self.args[0]) if self.args else ''
+
+
+def check_numbers(owner: str, low: float, high: float = math.inf, integer: bool = False, **values) -> None:
+    """Raise a :class:`UserValueError` that names ``owner`` and the value unless all values are from low to high."""
+    for name, value in values.items():
+        kinds = int if integer else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+            span = f'>= {low:g}' if high == math.inf else f'from {low:g} to {high:g}'
+            raise UserValueError(f'{owner}: {name}={value!r} must be {"an integer" if integer else "a number"} {span}.')
 
 
 def one_line(error: BaseException) -> str:

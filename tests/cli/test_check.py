@@ -107,7 +107,7 @@ def test_cifar_with_another_checksum_is_not_ready(kind, tmp_path, monkeypatch):
     for name in (*(f'data_batch_{number}' for number in range(1, 6)), 'test_batch', 'batches.meta'):
         (folder / name).write_text('damaged')
     report = check('rm/resnet18_2xb64_cifar10.py', options)
-    assert len(report.problems) == 1 and f'{folder} is not whole' in report.problems[0]
+    assert len(report.problems) == 1 and f'{folder} is not complete' in report.problems[0]
     assert kind == 'CIFAR10' or 'test_batch has another checksum' in report.problems[0]
     # What is right is right: the same bytes under sums of their own.
     monkeypatch.setattr('mmpretrain.datasets.CIFAR10._check_integrity', lambda self: True)

@@ -251,7 +251,7 @@ def known(data, monkeypatch):
     for kind, name in ((RMCIFAR10, 'cifar10'), (RMCIFAR100, 'cifar100')):
         folder = data / name / kind.base_folder
         files = [file for file, _ in kind.train_list + kind.test_list]
-        monkeypatch.setattr(kind, 'rewritten', {file: cifar.file_md5(folder / file) for file in files})
+        monkeypatch.setattr(kind, 'rewritten', {file: cifar.calculate_md5(str(folder / file)) for file in files})
 
 
 class Notes(Hook):

@@ -38,7 +38,7 @@ def folder(tmp_path, content, monkeypatch):
     path = tmp_path / 'cifar10' / 'cifar-10-batches-py'
     path.mkdir(parents=True)
     fetch_cifar10.write_batches(path, *content)
-    monkeypatch.setattr(RMCIFAR10, 'rewritten', {name: cifar.file_md5(path / name) for name in NAMES})
+    monkeypatch.setattr(RMCIFAR10, 'rewritten', {name: cifar.calculate_md5(str(path / name)) for name in NAMES})
     return path
 
 

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 from mmrm.datasets import RMCropFlip
 from mmrm.datasets.crop_flip import crop_flip
 from mmrm.datasets.seeding import Draw, SeededDataset, current_seed, sample_uniforms
+from mmrm.engine.batched_images import BatchedImages, as_batched_images, takes_batched_images
 from mmrm.engine.samplers import make_resumable
-from mmrm.engine.whole_batches import WholeBatches, in_whole_batches, takes_whole_batches
 from mmrm.models.samples import SampleBatch
 from mmrm.utils.errors import UserValueError
 
@@ -55,7 +55,7 @@ def test_the_pixels_are_those_of_mmpretrains_transforms_for_the_same_draws(monke
 
 def test_a_whole_batch_is_what_its_samples_are_one_by_one():
     dataset = Pictures()
-    whole, alone = in_whole_batches(dataset), SeededDataset(dataset)
+    whole, alone = as_batched_images(dataset), SeededDataset(dataset)
     draws = [Draw(index, (3, 1, place)) for place, index in enumerate((4, 0, 19, 4))]
     batch, samples = whole.__getitems__(draws), alone.__getitems__(draws)
     assert torch.equal(batch['inputs'], torch.stack([sample['inputs'] for sample in samples]))
@@ -70,7 +70,7 @@ def test_a_whole_batch_is_what_its_samples_are_one_by_one():
 def test_the_loader_gives_whole_batches_whatever_its_workers(workers):
     def epoch(count, first=0):
         loader = DataLoader(Pictures(), batch_size=6, num_workers=count)
-        batches = make_resumable(loader, seed=5, whole_batches=True)
+        batches = make_resumable(loader, seed=5, batched=True)
         batches.epoch, batches.first = 2, first
         return list(loader)
 
@@ -94,14 +94,14 @@ def test_the_loader_gives_whole_batches_whatever_its_workers(workers):
     ids=['another transform', 'no crop', 'several sizes'],
 )
 def test_any_other_data_is_loaded_one_by_one(dataset):
-    assert in_whole_batches(dataset) is None
+    assert as_batched_images(dataset) is None
 
 
 def test_another_pipeline_on_the_way_is_noticed():
-    whole = in_whole_batches(Pictures())
+    whole = as_batched_images(Pictures())
     assert isinstance(whole.__getitems__([Draw(0, (0, 0, 0))]), dict)
     whole.pipeline = Compose([TRANSFORMS.build(dict(type='PackInputs'))])
-    assert isinstance(whole.__getitems__([Draw(0, (0, 0, 0))]), list) and type(whole) is WholeBatches
+    assert isinstance(whole.__getitems__([Draw(0, (0, 0, 0))]), list) and type(whole) is BatchedImages
 
 
 def test_the_numbers_of_a_seed_are_even_and_stay_what_they_are():
@@ -133,9 +133,9 @@ def test_bad_arguments_are_named(arguments):
 def test_only_models_that_need_no_object_per_image_get_whole_batches():
     from helpers import classifier
 
-    assert takes_whole_batches(classifier())
-    assert not takes_whole_batches(classifier(preprocessor='ClsDataPreprocessor'))
-    assert not takes_whole_batches(torch.nn.Linear(2, 2))
+    assert takes_batched_images(classifier())
+    assert not takes_batched_images(classifier(preprocessor='ClsDataPreprocessor'))
+    assert not takes_batched_images(torch.nn.Linear(2, 2))
 
 
 def test_an_image_that_is_too_small_is_named():

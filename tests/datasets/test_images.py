@@ -95,7 +95,7 @@ def test_a_mode_other_than_rgb_is_told_and_is_what_training_gets(tmp_path, name,
     finding = inspect_image(tmp_path / name)
     assert finding.problem == '' and finding.size == (60, 40)
     assert finding.note.startswith(note) if note else finding.note == ''
-    loaded = images.LoadWholeImage().transform(dict(img_path=str(tmp_path / name)))
+    loaded = images.LoadCheckedImage().transform(dict(img_path=str(tmp_path / name)))
     assert loaded['img'].shape == (40, 60, 3) and loaded['img'].dtype == np.uint8
 
 

@@ -54,7 +54,7 @@ def batch(number=6, seed=0, height=20, width=24, **settings):
     np.random.seed(seed)
     for image in images:
         state = np.random.get_state()
-        drawn.append(draw._sample())
+        drawn.append((draw._sample(), draw._sample_lighting()))
         np.random.set_state(state)
         items.append(pack(draw(dict(img=image, gt_label=1))))
     return items, drawn
@@ -79,7 +79,7 @@ def test_colours_are_the_authors_to_a_hundred_thousandth(collate, to_rgb):
 
 def test_every_order_of_the_jitter_occurs_and_each_factor_has_its_range():
     transform = RMColors(brightness=0.4, contrast=0.2, saturation=0.1)
-    draws = [transform._sample() for _ in range(300)]
+    draws = [(transform._sample(), transform._sample_lighting()) for _ in range(300)]
     assert len({tuple(name for name, _ in jitter) for jitter, _ in draws}) == 6
     for name, spread in dict(brightness=0.4, contrast=0.2, saturation=0.1).items():
         factors = [factor for jitter, _ in draws for each, factor in jitter if each == name]
@@ -228,11 +228,12 @@ def test_the_shipped_pipeline_gives_what_the_authors_code_gives(tmp_path):
     pipeline = Compose([TRANSFORMS.build({**step, '_scope_': 'mmpretrain'}) for step in cfg.train_pipeline])
     step = next(transform for transform in pipeline.transforms if isinstance(transform, RMColors))
     preprocessor = RMDataPreprocessor(**{k: v for k, v in cfg.model.data_preprocessor.items() if k != 'type'})
-    drawn, sample = [], step._sample
-    step._sample = lambda: drawn.append(sample()) or drawn[-1]
+    jitters, alphas, sample, lighting = [], [], step._sample, step._sample_lighting
+    step._sample = lambda: jitters.append(sample()) or jitters[-1]
+    step._sample_lighting = lambda: alphas.append(lighting()) or alphas[-1]
     items = [pipeline(dict(img_path=str(path), gt_label=0)) for _ in range(3)]
     got = preprocessor(default_collate(items), training=True)['inputs']
-    for image, item, (jitter, alpha) in zip(got, items, drawn):
+    for image, item, jitter, alpha in zip(got, items, jitters, alphas):
         assert len(jitter) == 3 and (alpha != 0).all()
         assert (image - literally(item['inputs'].flip(0) / 255, jitter, alpha)).abs().max() < 1e-5
 

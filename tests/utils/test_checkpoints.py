@@ -5,8 +5,6 @@ import io
 import os
 import pickle
 import shlex
-import socket
-import stat
 import subprocess
 import sys
 import tarfile
@@ -54,27 +52,22 @@ def test_safetensors_come_back_as_a_dict_of_tensors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'change, told',
+    'change, message',
     [
-        (lambda data: data[: len(data) // 4], 'is truncated: its header is'),
-        (lambda data: data[:-1], r'is truncated: by its header it should have \d+ bytes, it has'),
-        (lambda data: data + b'more', r'is damaged: by its header it should have \d+ bytes'),
-        (lambda data: data.replace(b'"data_offsets"', b'"date_offsets"'), 'is damaged: its header cannot be read'),
+        (lambda data: data[: len(data) // 4], 'is truncated or damaged'),
+        (lambda data: data[:-1], 'is truncated or damaged'),
+        (lambda data: data + b'more', 'is truncated or damaged'),
+        (lambda data: data.replace(b'"data_offsets"', b'"date_offsets"'), 'is truncated or damaged'),
         (lambda data: data.replace(b'"F32"', b'"F99"'), 'is truncated or damaged'),
         (lambda data: b'<html>not found</html>', 'is text, not a checkpoint'),
     ],
 )
-def test_safetensors_have_a_header_and_a_length_to_be_checked(change, told, tmp_path):
+def test_a_damaged_safetensors_file_is_named(change, message, tmp_path):
     safetensors = pytest.importorskip('safetensors.torch')
     safetensors.save_file(weights(), tmp_path / 'weights.safetensors')
     (tmp_path / 'bad.safetensors').write_bytes(change((tmp_path / 'weights.safetensors').read_bytes()))
-    with pytest.raises(UserFileError, match=rf'bad.safetensors {told}'):
+    with pytest.raises(UserFileError, match=rf'bad.safetensors {message}'):
         read_checkpoint(tmp_path / 'bad.safetensors')
-
-
-def test_a_path_of_a_wrong_type_is_refused():
-    with pytest.raises(UserTypeError, match=r'path=3 must be'):
-        read_checkpoint(3)
 
 
 def test_home_is_expanded(tmp_path, monkeypatch):
@@ -83,28 +76,18 @@ def test_home_is_expanded(tmp_path, monkeypatch):
     assert len(read_checkpoint('~/weights.pth')) == 2
 
 
-def test_missing_file(tmp_path):
+def test_what_is_not_a_file_is_named(tmp_path):
+    with pytest.raises(UserTypeError, match=r'path=3 must be'):
+        read_checkpoint(3)
     with pytest.raises(UserFileError, match=r'none.pth does not exist'):
         read_checkpoint(tmp_path / 'none.pth')
-
-
-def test_address():
     with pytest.raises(UserFileError, match=r'is an address'):
         read_checkpoint('https://example.org/weights.pth')
-
-
-def test_folder_lists_its_checkpoints(tmp_path):
     with pytest.raises(UserFileError, match=r'is a folder.*no .pth file'):
         read_checkpoint(tmp_path)
     torch.save(weights(), tmp_path / 'epoch_3.pth')
     with pytest.raises(UserFileError, match=r'is a folder.*epoch_3.pth'):
         read_checkpoint(tmp_path)
-
-
-def test_empty_file(tmp_path):
-    (tmp_path / 'empty.pth').touch()
-    with pytest.raises(UserFileError, match=r'empty.pth is empty'):
-        read_checkpoint(tmp_path / 'empty.pth')
 
 
 def test_file_without_permission(tmp_path, monkeypatch):
@@ -122,24 +105,23 @@ def _forbidden(path, *args, **kwargs):
 
 
 @pytest.mark.parametrize(
-    'text',
-    ['<!DOCTYPE html>\n<html>404</html>', 'version https://git-lfs.github.com/spec/v1\n', 'Zugriff verweigert: zurück'],
+    'content, message',
+    [
+        (b'', 'is empty'),
+        (b'<!DOCTYPE html>\n<html>404</html>', "is text, not a checkpoint: it begins with '<!DOCTYPE"),
+        (b'version https://git-lfs.github.com/spec/v1\n', "is text, not a checkpoint: it begins with 'version http"),
+        ('Zugriff verweigert: zurück'.encode(), "is text, not a checkpoint: it begins with 'Zugriff"),
+        (b'\x89PNG\r\n\x1a\n' + bytes(range(256)), 'is not a checkpoint: it begins with the bytes .*PNG'),
+    ],
 )
-def test_text_in_place_of_the_file_is_quoted(text, tmp_path):
-    (tmp_path / 'page.pth').write_text(text, encoding='utf-8')
-    with pytest.raises(UserFileError, match=r'page.pth is text, not a checkpoint: it begins with') as error:
-        read_checkpoint(tmp_path / 'page.pth')
-    assert text[:12] in str(error.value)
-
-
-def test_other_bytes_are_shown(tmp_path):
-    (tmp_path / 'image.pth').write_bytes(b'\x89PNG\r\n\x1a\n' + bytes(range(256)))
-    with pytest.raises(UserFileError, match=r'is not a checkpoint: it begins with the bytes .*PNG'):
-        read_checkpoint(tmp_path / 'image.pth')
+def test_other_content_is_quoted(content, message, tmp_path):
+    (tmp_path / 'other.pth').write_bytes(content)
+    with pytest.raises(UserFileError, match=f'other.pth {message}'):
+        read_checkpoint(tmp_path / 'other.pth')
 
 
 @pytest.mark.parametrize('old_format', [False, True])
-@pytest.mark.parametrize('part', [0.02, 0.3, 0.6, 0.98])
+@pytest.mark.parametrize('part', [0.02, 0.6, 0.98])
 def test_truncated_file_wherever_it_ends(part, old_format, tmp_path):
     torch.save(
         dict(state_dict={str(i): torch.randn(40, 40) for i in range(9)}),
@@ -152,14 +134,11 @@ def test_truncated_file_wherever_it_ends(part, old_format, tmp_path):
         read_checkpoint(tmp_path / 'half.pth')
 
 
-def test_zip_file_of_another_kind(tmp_path):
+def test_zip_files_of_another_kind_are_named(tmp_path):
     with zipfile.ZipFile(tmp_path / 'archive.pth', 'w') as archive:
         archive.writestr('folder/readme.txt', 'hello')
     with pytest.raises(UserFileError, match=r'is a zip file, but not one of torch.save'):
         read_checkpoint(tmp_path / 'archive.pth')
-
-
-def test_torchscript_program(tmp_path):
     torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)).save(str(tmp_path / 'script.pth'))
     with pytest.raises(UserFileError, match=r'is a TorchScript program'):
         read_checkpoint(tmp_path / 'script.pth')
@@ -195,9 +174,9 @@ def test_harmful_checkpoint_is_named_and_not_executed(protocol, old_format, tmp_
         pickle_protocol=protocol,
         _use_new_zipfile_serialization=not old_format,
     )
-    with pytest.raises(UserFileError, match=r'posix.system|nt.system') as error:
+    name = 'asks for (posix|nt).system' if protocol == 2 else 'asks for .*system|cannot be checked'
+    with pytest.raises(UserFileError, match=f'({name}).*would execute code'):
         read_checkpoint(tmp_path / 'harmful.pth')
-    assert 'would execute code' in str(error.value)
     assert not (tmp_path / 'marker').exists()
 
 
@@ -259,7 +238,7 @@ def test_damage_that_torch_reads_over_is_named_with_its_place(tmp_path):
             read(path)
 
 
-@pytest.mark.parametrize('position', [0.001, 0.01, 0.3, 0.7, 0.97, 0.995])
+@pytest.mark.parametrize('position', [0.001, 0.3, 0.97, 0.995])
 def test_damage_is_never_read_over_wherever_it_is(position, tmp_path):
     save_run(tmp_path, 'weights.pth')
     before, data = read_checkpoint(tmp_path / 'weights.pth'), bytearray((tmp_path / 'weights.pth').read_bytes())
@@ -328,21 +307,13 @@ def test_checksums_are_computed_once_until_the_file_changes(tmp_path, monkeypatc
 
 # ------------------------------------------------------------------------------------------- files that are no files
 @pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='needs POSIX')
-@pytest.mark.parametrize('kind', ['a pipe', 'a socket', 'a device'])
+@pytest.mark.parametrize('kind', ['pipe', 'device'])
 def test_what_would_hang_is_refused_unopened(kind, tmp_path, monkeypatch):
     path = tmp_path / 'epoch_1.pth'
-    if kind == 'a pipe':
-        os.mkfifo(path)
-    elif kind == 'a socket':
-        monkeypatch.chdir(tmp_path)  # its path must be short
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(path.name)
-    else:
-        path.symlink_to('/dev/zero')
-        assert stat.S_ISCHR(path.stat().st_mode)
+    os.mkfifo(path) if kind == 'pipe' else path.symlink_to('/dev/zero')
     monkeypatch.setattr('builtins.open', lambda *args, **kwargs: pytest.fail('it was opened'))
     for read in (read_checkpoint, check_file):
-        with pytest.raises(UserFileError, match=rf'epoch_1.pth is not a regular file but {kind}'):
+        with pytest.raises(UserFileError, match=r'epoch_1.pth is not a regular file'):
             read(path)
 
 

@@ -16,7 +16,7 @@ from ..models.data_preprocessor import RMDataPreprocessor
 from ..models.samples import SampleBatch
 
 
-def takes_whole_batches(model: torch.nn.Module) -> bool:
+def takes_batched_images(model: torch.nn.Module) -> bool:
     """Whether a model's preprocessor and head do without an object per image."""
     classifier = model.module if is_model_wrapper(model) else model
     head = getattr(classifier, 'head', None)
@@ -29,7 +29,7 @@ def takes_whole_batches(model: torch.nn.Module) -> bool:
     )
 
 
-def whole_batch_transform(dataset: Any) -> Optional[RMCropFlip]:
+def batched_transform(dataset: Any) -> Optional[RMCropFlip]:
     """The transform of a pipeline that is made of ``RMCropFlip`` and ``PackInputs``; None for any other."""
     transforms = getattr(getattr(dataset, 'pipeline', None), 'transforms', None) or []
     if [type(transform) for transform in transforms] == [RMCropFlip, PackInputs]:
@@ -37,11 +37,11 @@ def whole_batch_transform(dataset: Any) -> Optional[RMCropFlip]:
     return None
 
 
-class WholeBatches(SeededDataset):
+class BatchedImages(SeededDataset):
     """A :class:`SeededDataset` that loads the draws of a batch at once: the pixels that one by one would give.
 
     Args:
-        dataset: Its pipeline is one of :func:`whole_batch_transform`.
+        dataset: Its pipeline is one of :func:`batched_transform`.
         images: uint8, shape ``(number, C, H, W)``.
         labels: Shape ``(number, )``.
     """
@@ -52,7 +52,7 @@ class WholeBatches(SeededDataset):
         object.__setattr__(self, '_labels', labels)
 
     def __getitems__(self, draws: List[Draw]) -> Any:
-        transform = whole_batch_transform(self._dataset)
+        transform = batched_transform(self._dataset)
         if transform is None:  # a hook has given the data another pipeline
             return super().__getitems__(draws)
         indices = np.array([draw.index for draw in draws])
@@ -60,12 +60,12 @@ class WholeBatches(SeededDataset):
         return dict(inputs=torch.from_numpy(images), data_samples=SampleBatch(self._labels[indices]))
 
     def __reduce__(self):
-        return WholeBatches, (self._dataset, self._images, self._labels)
+        return BatchedImages, (self._dataset, self._images, self._labels)
 
 
-def in_whole_batches(dataset: Any) -> Optional[WholeBatches]:
-    """The data set as :class:`WholeBatches` if its images lie in memory, of one size, with a label each; else None."""
-    if not isinstance(dataset, BaseDataset) or whole_batch_transform(dataset) is None or not len(dataset):
+def as_batched_images(dataset: Any) -> Optional[BatchedImages]:
+    """The data set as :class:`BatchedImages` if its images lie in memory, of one size, with a label each; else None."""
+    if not isinstance(dataset, BaseDataset) or batched_transform(dataset) is None or not len(dataset):
         return None
     rows = [dataset.get_data_info(index) for index in range(len(dataset))]
     images, labels = [row.get('img') for row in rows], [row.get('gt_label') for row in rows]
@@ -74,10 +74,10 @@ def in_whole_batches(dataset: Any) -> Optional[WholeBatches]:
         return None
     if not all(isinstance(label, (int, np.integer)) for label in labels):
         return None
-    return WholeBatches(dataset, np.stack([image.transpose(2, 0, 1) for image in images]), torch.tensor(labels))
+    return BatchedImages(dataset, np.stack([image.transpose(2, 0, 1) for image in images]), torch.tensor(labels))
 
 
-class CollateRest:
+class CollateUnlessBatched:
     """A collate function that leaves alone what is a batch already."""
 
     def __init__(self, collate: Callable):
