@@ -37,15 +37,15 @@ class ResumableLoop:
     """
 
     def _init_resumable(self) -> None:
-        whole = takes_batched_images(self.runner.model)
-        self.batches = make_resumable(self.dataloader, self.runner.seed, batched=whole)
+        batched = takes_batched_images(self.runner.model)
+        self.batches = make_resumable(self.dataloader, self.runner.seed, batched)
         self._place = (0, 0)
         self._validated: Optional[int] = 0  # the iteration after which the last validation came, None if unknown
         self._random_state: Optional[dict] = None
         self._tensors: Dict[str, torch.Tensor] = {}
-        self._rehearse = False
+        self._warm_up = False  # whether DDP must order its buckets first
         if self.batches is None:
-            self._tell(
+            self.runner.logger.warning(
                 f'{type(self.dataloader.dataset).__name__} is not read by index: its samples have no seeds, '
                 'and a resumed run is not exact.'
             )
@@ -63,15 +63,11 @@ class ResumableLoop:
         epoch, batch = self._place
         tensors = {}
         if history and (batch > 0 or not self._history_ends_with_epoch()):
-            tensors.update(named('history', history_state(self.runner.model)))
+            for number, augment in enumerate(history_state(self.runner.model)):
+                tensors.update({f'history.{number}.{key}': tensor for key, tensor in augment.items()})
         if accumulating(self.runner.optim_wrapper):
-            tensors.update(
-                {
-                    f'gradient.{name}': parameter.grad
-                    for name, parameter in parameters(self.runner.model)
-                    if parameter.grad is not None
-                }
-            )
+            gradients = ((name, parameter.grad) for name, parameter in parameters(self.runner.model))
+            tensors.update({f'gradient.{name}': grad for name, grad in gradients if grad is not None})
         if get_rank() > 0:  # each process has its own statistics of batch norm, and those of process 0 are the model's
             tensors.update({f'buffer.{name}': buffer for name, buffer in buffers(self.runner)})
         random_states = all_gather_object(self._random_state or get_random_state())
@@ -91,56 +87,44 @@ class ResumableLoop:
     def load_resume_state(self, checkpoint: dict) -> None:
         """Take what :meth:`gather_resume_state` wrote out of a checkpoint that is about to be resumed from.
 
-        Called before mmengine sets the loop's epoch and iteration. What does not fit this run is told and left.
+        Called before mmengine sets the loop's epoch and iteration. What does not fit this run is ignored, with a
+        warning.
         """
         self._place, self._validated = self._stock_place(checkpoint), None
         random_states, state = checkpoint.get(RANDOM_KEY), checkpoint.pop(STATE_KEY, None)
         if self.batches is not None and checkpoint.get(SEED_KEY) is not None:
             self.batches.seed = checkpoint[SEED_KEY]  # without one in the config this run drew another
+        before, now = (state or {}).get('samples'), self._samples_per_batch()
+        processes = get_world_size() if random_states is None else len(random_states)
+        wrong = []
         if state is not None and state['loop'] == type(self).__name__:
             self._place, self._validated = (state['epoch'], state['batch']), state['validated']
-        elif random_states is None:
-            self._tell(
-                'The checkpoint is not one of this Runner, so it holds neither random states nor a place in '
-                f'the data. Training goes on {self._where()}, but not bit for bit.'
-            )
         elif state is not None:
-            self._tell(
-                f'The checkpoint is of a {state["loop"]} and this run has a {type(self).__name__}. Training '
-                f'goes on {self._where()}, but not bit for bit.'
+            wrong.append(f'is of a {state["loop"]} and this run has a {type(self).__name__}')
+        elif random_states is None:
+            wrong.append('is not one of this Runner and holds neither random states nor a place in the data')
+        if before not in (None, now):
+            samples = f'is of a run with {before} samples per iteration over all processes and this one has {now}'
+            if isinstance(self, EpochBasedTrainLoop) and accumulates(self.runner.optim_wrapper):
+                raise UserValueError(
+                    f'the checkpoint {samples}: gradients are accumulated by the number of the iteration, which does '
+                    'not fit any more. Resume with as many processes and the same batch size.'
+                )
+            wrong.append(samples)
+            self._place = (self._place[0], self._place[1] * before // now)
+        if processes != get_world_size():
+            wrong.append(f'holds the random state of {processes} process(es) and this run has {get_world_size()}')
+        if wrong:
+            self.runner.logger.warning(
+                f'The checkpoint {", and ".join(wrong)}: training goes on {self._where()}, but not bit for bit.'
             )
-        if (
-            isinstance(self, EpochBasedTrainLoop)
-            and any(wrapper._accumulative_counts > 1 for wrapper in wrappers_of(self.runner.optim_wrapper))
-            and state is not None
-            and state['samples'] != self._samples_per_batch()
-        ):
-            raise UserValueError(
-                f'the checkpoint is of a run with {state["samples"]} samples per iteration over all processes and this '
-                f'one has {self._samples_per_batch()}: gradients are accumulated by the number of the iteration, which '
-                'does not fit any more. Resume with as many processes and the same batch size.'
-            )
-        if random_states is not None and len(random_states) != get_world_size():
-            if state is not None and self.batches is not None:
-                self._place = (self._place[0], self._place[1] * state['samples'] // self._samples_per_batch())
-            self._tell(
-                f'The checkpoint holds the random state of {len(random_states)} process(es) and this run has '
-                f'{get_world_size()}: training goes on {self._where()}, but not as the run that was stopped '
-                'would have.'
-            )
+        if processes != get_world_size():
             return
-        if state is not None and state['samples'] != self._samples_per_batch():
-            self._place = (self._place[0], self._place[1] * state['samples'] // self._samples_per_batch())
-            self._tell(
-                f'The checkpoint is of a run with {state["samples"]} samples per iteration over all processes '
-                f'and this one has {self._samples_per_batch()}: training goes on {self._where()}, but not as '
-                'the run that was stopped would have.'
-            )
         if random_states is not None:
             self._random_state = random_states[get_rank()]
         if state is not None:
             self._tensors = state['tensors'][get_rank()]
-            self._rehearse = get_world_size() > 2 and isinstance(self.runner.model, DistributedDataParallel)
+            self._warm_up = get_world_size() > 2 and isinstance(self.runner.model, DistributedDataParallel)
 
     @property
     def resumes_gradients(self) -> bool:
@@ -153,9 +137,6 @@ class ResumableLoop:
 
     def _where(self) -> str:
         return f'in epoch {self._place[0] + 1} at batch {self._place[1] + 1}'
-
-    def _tell(self, text: str) -> None:
-        self.runner.logger.warning(text)
 
     def _samples_per_batch(self) -> int:
         """Of all processes together."""
@@ -181,9 +162,13 @@ class ResumableLoop:
         if self._random_state is not None:
             set_random_state(self._random_state)
             self._random_state = None
-        history = unnamed('history', self._tensors)
-        if history:
-            load_history_state(self.runner.model, history)
+        histories: List[dict] = [{} for _ in history_state(self.runner.model)]
+        for name, tensor in self._tensors.items():
+            if name.startswith('history.'):
+                _, number, key = name.split('.', 2)
+                histories[int(number)][key] = tensor
+        if any(histories):
+            load_history_state(self.runner.model, histories)
         for name, parameter in parameters(self.runner.model):
             gradient = self._tensors.get(f'gradient.{name}')
             if gradient is not None:
@@ -199,9 +184,9 @@ class ResumableLoop:
 
     def run_iter(self, *args) -> None:
         """Train on one batch, the last argument."""
-        if self._rehearse:
-            rehearse(self.runner, args[-1])
-            self._rehearse = False
+        if self._warm_up:
+            order_buckets(self.runner, args[-1])
+            self._warm_up = False
         super().run_iter(*args)
 
     def _validation_is_open(self) -> bool:
@@ -275,7 +260,7 @@ class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
     def _stock_place(self, checkpoint: dict) -> tuple:
         meta, info = checkpoint['meta'], checkpoint.get('message_hub', {}).get('runtime_info', {})
         if STATE_KEY not in checkpoint and meta['iter'] > 0 and info.get('epoch') == meta['epoch']:
-            self._tell(
+            self.runner.logger.warning(
                 f'The checkpoint was written in the middle of epoch {meta["epoch"] + 1}, at iteration '
                 f'{meta["iter"]}, by another Runner: the epoch begins again.'
             )
@@ -378,8 +363,8 @@ class NoBatches:
         return iter(())
 
 
-def rehearse(runner, data_batch) -> None:
-    """Go forward and backward through the model once, and leave everything as it was.
+def order_buckets(runner, data_batch) -> None:
+    """Let DDP order its buckets by one forward and backward pass that leaves everything as it was.
 
     DDP adds up the gradients of all processes bucket by bucket, and sorts the buckets anew after its first backward
     pass, by the order in which the gradients came. From three processes on, the last bits of a sum depend on where in
@@ -395,7 +380,7 @@ def rehearse(runner, data_batch) -> None:
     for parameter, _ in gradients:
         parameter.grad = None
     model.train()
-    model.train_step(copy.deepcopy(data_batch), Rehearsal(wrapper))
+    model.train_step(copy.deepcopy(data_batch), BackwardOnly(wrapper))
     for parameter, gradient in gradients:
         parameter.grad = gradient
     with torch.no_grad():
@@ -405,7 +390,7 @@ def rehearse(runner, data_batch) -> None:
     set_random_state(random_state)
 
 
-class Rehearsal:
+class BackwardOnly:
     """An ``OptimWrapper`` that goes backward and updates nothing."""
 
     def __init__(self, wrapper: OptimWrapper):
@@ -459,26 +444,14 @@ def accumulating(optim_wrapper) -> bool:
     return any(not wrapper.should_update() for wrapper in wrappers_of(optim_wrapper))
 
 
+def accumulates(optim_wrapper) -> bool:
+    """Whether an update takes the gradients of several iterations."""
+    return any(wrapper._accumulative_counts > 1 for wrapper in wrappers_of(optim_wrapper))
+
+
 def wrappers_of(optim_wrapper) -> List[OptimWrapper]:
     """One, or those of several optimizers."""
     return list(optim_wrapper.values()) if isinstance(optim_wrapper, OptimWrapperDict) else [optim_wrapper]
-
-
-def named(prefix: str, states: List[dict]) -> Dict[str, torch.Tensor]:
-    """A list of dicts of tensors as one dict: ``prefix.0.images`` ..."""
-    return {f'{prefix}.{number}.{key}': tensor for number, state in enumerate(states) for key, tensor in state.items()}
-
-
-def unnamed(prefix: str, tensors: Dict[str, torch.Tensor]) -> List[dict]:
-    """The list that :func:`named` was given."""
-    states: List[dict] = []
-    for name, tensor in tensors.items():
-        start, _, rest = name.partition('.')
-        number, _, key = rest.partition('.')
-        if start == prefix:
-            states.extend({} for _ in range(int(number) + 1 - len(states)))
-            states[int(number)][key] = tensor
-    return states
 
 
 def gather_tensors(tensors: Dict[str, torch.Tensor]) -> Optional[List[Dict[str, torch.Tensor]]]:

@@ -55,18 +55,10 @@ RANK_VARIABLES = {
 }
 
 
-def _lengths(schedulers) -> list:
-    """How long each schedule is, by what it is made of: what a checkpoint brings back with it."""
-    found = schedulers if isinstance(schedulers, list) else []
-    keys = ('end', 'T_max', 'epochs', 'total_iters')
-    return [
-        (type(each).__name__, {key: getattr(each, key) for key in keys if getattr(each, key, None) is not None})
-        for each in found
-    ]
-
-
-def _lengths_text(lengths: list) -> str:
-    return ', '.join(f'{name} {"/".join(f"{key} {value}" for key, value in each.items())}' for name, each in lengths)
+def _ends(schedulers) -> list:
+    """Each schedule with the step at which it ends, which a checkpoint restores."""
+    found = schedulers if isinstance(schedulers, list) else []  # a dict where there are several optimizers
+    return [f'{type(each).__name__} to {each.end}' for each in found]
 
 
 def _first_rate(optim_wrapper) -> Optional[float]:
@@ -175,14 +167,14 @@ class Runner(MMEngineRunner):
         return super().build_train_loop(loop)
 
     def resume(self, filename: str, *args, **kwargs) -> None:
-        planned, rate = _lengths(self.param_schedulers), _first_rate(self.optim_wrapper)
+        planned, rate = _ends(self.param_schedulers), _first_rate(self.optim_wrapper)
         super().resume(filename, *args, **kwargs)
-        kept = _lengths(self.param_schedulers)
+        kept = _ends(self.param_schedulers)
         if kept != planned:
             self.logger.warning(
-                f'The schedule of the checkpoint is kept, not the one of this config ({_lengths_text(kept)} instead of '
-                f'{_lengths_text(planned)}): the learning rate does not follow a new length, number of processes or '
-                'batch size. Another schedule needs a new run: --cfg-options load_from=CHECKPOINT'
+                f'The schedule of the checkpoint is kept, not the one of this config ({", ".join(kept)} instead of '
+                f'{", ".join(planned)}): the learning rate does not follow a new length, number of processes or batch '
+                'size. Another schedule needs a new run: --cfg-options load_from=CHECKPOINT'
             )
         if (self.auto_scale_lr or {}).get('enable') and _first_rate(self.optim_wrapper) != rate:
             self.logger.warning(
@@ -227,15 +219,15 @@ class Runner(MMEngineRunner):
                 )
             if self.param_schedulers and 'param_schedulers' not in checkpoint:
                 raise UserFileError(
-                    f'checkpoint {filename} has no param_schedulers: the learning rate would begin anew. It was saved '
+                    f'checkpoint {filename} has no param_schedulers: the learning rate would start again. It was saved '
                     f'with save_param_scheduler=False; a new run from its weights: --cfg-options load_from={filename}'
                 )
-            self._tell_drift(filename, meta)
+            self._warn_of_other_settings(filename, meta)
             if isinstance(self.train_loop, ResumableLoop):
                 self.train_loop.load_resume_state(checkpoint)
         return checkpoint
 
-    def _tell_drift(self, filename: str, meta: dict) -> None:
+    def _warn_of_other_settings(self, filename: str, meta: dict) -> None:
         lines = settings.resume_differences(meta, self.cfg, self.world_size)
         if lines:
             more = [f'and {len(lines) - MOST_LINES} more'] if len(lines) > MOST_LINES else []

@@ -172,18 +172,10 @@ def test_patience_is_a_setting_and_the_runner_adds_no_second_hook(tmp_path):
         make(tmp_path / 'one', [1.0, NAN, 1.0], hooks=[dict(type='NonFiniteLossHook', patience=1)]).train()
 
 
-@pytest.mark.parametrize(
-    'kwargs, error',
-    [
-        (dict(patience=0), ValueError),
-        (dict(patience=True), TypeError),
-        (dict(interval=-1), ValueError),
-        (dict(interval=2.0), TypeError),
-    ],
-)
-def test_settings_are_checked(kwargs, error):
-    with pytest.raises(error, match=f'{next(iter(kwargs))}={next(iter(kwargs.values()))}'):
-        NonFiniteLossHook(**kwargs)
+@pytest.mark.parametrize('settings', [dict(patience=0), dict(patience=True), dict(interval=-1), dict(interval=2.0)])
+def test_settings_are_checked(settings):
+    with pytest.raises(ValueError, match=f'{next(iter(settings))}={next(iter(settings.values()))} must be an integer'):
+        NonFiniteLossHook(**settings)
 
 
 def test_other_runners_can_have_the_hook(tmp_path):
@@ -199,20 +191,15 @@ def test_loops_of_iterations_end_too(tmp_path):
 
 
 def test_the_losses_are_read_from_the_log_and_not_from_the_gpu(tmp_path, monkeypatch):
-    """``float`` of a tensor waits for the GPU; without the hook that logs, there is one wait for three iterations."""
+    """``float`` of a tensor waits for the GPU."""
     reads = []
     read = torch.Tensor.__float__
     monkeypatch.setattr(torch.Tensor, '__float__', lambda tensor: reads.append(1) or read(tensor))
     make(tmp_path / 'logged', [1.0] * 7).train()
     assert not reads
-    steps, look = [], NonFiniteLossHook._read
-    monkeypatch.setattr(NonFiniteLossHook, '_read', lambda self: steps.append(len(self._unread)) or look(self))
-    default_hooks = dict(runtime_info=None, logger=None)
-    make(tmp_path / 'unlogged', [1.0] * 7, default_hooks=default_hooks).train()
-    assert steps == [3, 3, 1]
     monkeypatch.undo()
     with pytest.raises(TrainingDivergedError, match='from iteration 2 on'):
-        make(tmp_path / 'nan', [1.0] + [NAN] * 7, default_hooks=default_hooks).train()
+        make(tmp_path / 'unlogged', [1.0] + [NAN] * 7, default_hooks=dict(runtime_info=None, logger=None)).train()
 
 
 class Scaled(OptimWrapper):

@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 from typing import List, Optional, Tuple
 
-import torch
-from mmengine.dist import all_reduce, broadcast_object_list, get_world_size, is_main_process
+from mmengine.dist import broadcast_object_list, get_world_size, is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop
@@ -18,7 +17,7 @@ from ...utils.files import write_text
 from ...utils.saved import find_saved
 from .. import stopping
 from ..loops import ResumableLoop, ValidationCutOff, accumulating
-from .non_finite import REMEDIES, TrainingDivergedError, any_process, last_good_checkpoint, non_finite_tensors
+from .non_finite import REMEDIES, TrainingDivergedError, agree, last_good_checkpoint, non_finite_tensors
 
 # What the name of a checkpoint ends in while it is written.
 PART = '.part'
@@ -60,11 +59,9 @@ class CrashSafeCheckpointHook(CheckpointHook):
 
     def __init__(self, *args, every_minutes: Optional[float] = None, save_history: bool = True, **kwargs):
         super().__init__(*args, **kwargs)
-        if every_minutes is not None:
-            if isinstance(every_minutes, bool) or not isinstance(every_minutes, (int, float)):
-                raise UserTypeError(f'checkpoint: every_minutes={every_minutes!r} must be a number or None.')
-            if not every_minutes > 0:
-                raise UserValueError(f'checkpoint: every_minutes={every_minutes} must be above 0.')
+        number = isinstance(every_minutes, (int, float)) and not isinstance(every_minutes, bool)
+        if every_minutes is not None and not (number and every_minutes > 0):
+            raise UserValueError(f'checkpoint: every_minutes={every_minutes!r} must be a number above 0, or None.')
         if not isinstance(save_history, bool):
             raise UserTypeError(f'checkpoint: save_history={save_history!r} must be True or False.')
         self.every_minutes = every_minutes
@@ -145,12 +142,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
         due = self._due
         if now and self.every_minutes is not None and is_main_process():
             due = due or time.monotonic() - self._written >= 60 * self.every_minutes
-        if alone:
-            self._due, self._stop = due, stopping.asked()
-        else:
-            told = torch.tensor([int(due), stopping.asked()])
-            all_reduce(told, 'max')
-            self._due, self._stop = bool(told[0]), int(told[1])
+        self._due, self._stop = agree(due, stopping.asked())
 
     def _end(self, runner, step: int) -> None:
         """End the run, in all processes."""
@@ -175,13 +167,11 @@ class CrashSafeCheckpointHook(CheckpointHook):
             self._end(runner, runner.iter)
 
     def before_val_epoch(self, runner) -> None:
-        if self._training and get_world_size() > 1:  # some samplers give some processes a batch more
-            batches = torch.tensor(len(runner.val_dataloader))
-            all_reduce(batches, 'min')
-            self._val_batches = int(batches)
+        if self._training:  # some samplers give some processes a batch more
+            self._val_batches = -agree(-len(runner.val_dataloader))[0]
 
     def after_val_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        if self._training and (get_world_size() == 1 or batch_idx < self._val_batches):
+        if self._training and batch_idx < self._val_batches:
             self._look(batch_idx + 1)
             if self._stop:
                 raise ValidationCutOff(lambda: self._act_between(runner, runner.epoch))
@@ -257,7 +247,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
     def _may_save(self, runner, name: str) -> bool:
         """Whether all weights are finite, the same in all processes; it is the first one's that are saved."""
         wrong = non_finite_tensors(runner)
-        if not any_process(bool(wrong) and is_main_process(), runner):
+        if not agree(bool(wrong) and is_main_process())[0]:
             self._refused = 0
             return True
         runner.logger.warning(

@@ -10,7 +10,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop
 
-from ...utils.errors import UserError, UserTypeError, UserValueError
+from ...utils.errors import UserError, check_numbers
 
 REMEDIES = (
     'Try a lower learning rate, a longer warm-up or gradient clipping (--cfg-options '
@@ -47,9 +47,8 @@ class NonFiniteLossHook(Hook):
     the tools always has this hook; ``custom_hooks`` gives it other values, or gives it to another runner.
 
     It reads the numbers that ``RuntimeInfoHook`` has already brought to the CPU for the log, so it waits for no GPU.
-    Without ``RuntimeInfoHook`` it looks at the losses of ``patience`` iterations at once. Several processes agree every
-    ``interval`` iterations and at an epoch's end, so that all stop at the same place, up to ``interval`` iterations
-    later than one process would.
+    Several processes agree every ``interval`` iterations and at an epoch's end, so that all stop at the same place, up
+    to ``interval`` iterations later than one process would.
 
     Args:
         patience (int): Non-finite losses in a row that end the run. Defaults to 3.
@@ -60,44 +59,34 @@ class NonFiniteLossHook(Hook):
     priority = 'BELOW_NORMAL'
 
     def __init__(self, patience: int = 3, interval: int = 10):
-        for name, value in (('patience', patience), ('interval', interval)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise UserTypeError(f'NonFiniteLossHook: {name}={value!r} must be a whole number.')
-            if value < 1:
-                raise UserValueError(f'NonFiniteLossHook: {name}={value} must be 1 or more.')
+        check_numbers('NonFiniteLossHook', 1, integer=True, patience=patience, interval=interval)
         self.patience = patience
         self.interval = interval
         self._row: Optional[Row] = None
         self._failed: Optional[Row] = None
-        self._unread: List[tuple] = []
         self._logged = False
 
     def before_train(self, runner) -> None:
         self._row = self._failed = None
-        self._unread = []
         self._logged = any(isinstance(hook, RuntimeInfoHook) for hook in runner.hooks)
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs: Optional[dict] = None) -> None:
+        logged = runner.message_hub.log_scalars if self._logged else {}
         names = [name for name in outputs or {} if 'loss' in name]
-        if self._logged:
-            self._count(
-                runner.iter + 1, {name: runner.message_hub.get_scalar(f'train/{name}').current() for name in names}
-            )
-        else:
-            self._unread.append((runner.iter + 1, {name: torch.as_tensor(outputs[name]).detach() for name in names}))
-            if len(self._unread) == self.patience:
-                self._read()
+        self._count(
+            runner.iter + 1,
+            {
+                name: logged[f'train/{name}'].current()
+                if f'train/{name}' in logged
+                else float(torch.as_tensor(outputs[name]).detach())
+                for name in names
+            },
+        )
         if get_world_size() == 1 or (runner.iter + 1) % self.interval == 0:
             self._end_if_failed(runner)
 
     def after_train_epoch(self, runner) -> None:
-        self._read()
         self._end_if_failed(runner)
-
-    def _read(self) -> None:
-        for iteration, losses in self._unread:
-            self._count(iteration, {name: float(value) for name, value in losses.items()})
-        self._unread = []
 
     def _count(self, iteration: int, losses: Dict[str, float]) -> None:
         wrong = {name: value for name, value in losses.items() if not math.isfinite(value)}
@@ -111,7 +100,7 @@ class NonFiniteLossHook(Hook):
 
     def _end_if_failed(self, runner) -> None:
         """Raise in every process if one has failed. All processes must call this in the same iteration."""
-        if not any_process(self._failed is not None, runner):
+        if not agree(self._failed is not None)[0]:
             return
         failed = next(row for row in all_gather_object(self._failed) if row is not None)
         raise TrainingDivergedError(self._message(runner, failed))
@@ -134,13 +123,11 @@ class NonFiniteLossHook(Hook):
         )
 
 
-def any_process(flag: bool, runner) -> bool:
-    """Whether ``flag`` is set in one process at least; all processes must ask."""
-    if get_world_size() == 1:
-        return flag
-    shared = torch.tensor(int(flag), device=next(runner.model.parameters()).device)
+def agree(*values: int) -> List[int]:
+    """The largest of each value over all processes. All of them must call this."""
+    shared = torch.tensor([int(value) for value in values])
     all_reduce(shared, 'max')
-    return bool(shared.item())
+    return shared.tolist()
 
 
 def last_good_checkpoint(runner) -> str:
