@@ -14,7 +14,7 @@ from typing import Dict, Optional, Sequence
 
 FOLDER = Path(__file__).resolve().parent
 # What commands share, not commands themselves.
-SHARED = ('checks', 'gpu_defaults', 'images', 'launch', 'new_config', 'options', 'prediction', 'preflight', 'processes')
+SHARED = ('gpu_defaults', 'launch', 'options', 'prediction', 'preflight', 'processes')
 # In the order of the work; every other command follows under its own heading.
 WAY = ('init', 'check', 'train', 'test', 'dist', 'predict', 'export', 'convert', 'report', 'demo')
 

@@ -1,10 +1,28 @@
-"""Check a config before a long run: the model builds, its weights arrive, its data is there, its images are whole."""
+"""Check a config before a long run: model, weights, classes, data and, with --data, every image."""
 
-from typing import Optional, Sequence
+import collections
+import copy
+import functools
+import logging
+from pathlib import Path
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from ..utils.errors import UserError, cli
-from .checks import check
+from ..utils import paths
+from ..utils.errors import UserError, cli, one_line
 from .options import Parser, positive
+
+PARTS = ('train', 'val', 'test')
+SHOWN = 3  # names after a count
+
+
+class Report(NamedTuple):
+    """Args:
+    facts (list[str]): What was found, a line each.
+    problems (list[str]): What would stop the run or make its result wrong.
+    """
+
+    facts: List[str]
+    problems: List[str]
 
 
 @cli
@@ -12,11 +30,280 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser = Parser(prog='mmrm check', description=__doc__, allow_abbrev=False)
     parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')
     parser.add_cfg_options('settings that replace those of the config, e.g. model.init_cfg.checkpoint=FILE')
-    parser.add_argument('--data', action='store_true', help='decode every image, and list those that are broken')
-    parser.add_argument('--jobs', type=positive, metavar='N', help='images decoded at a time (default: one a core)')
+    parser.add_argument('--data', action='store_true', help='decode every image, and list the broken ones')
+    parser.add_argument('--jobs', type=positive, metavar='N', help='threads that decode (default: one per core)')
     args = parser.parse_args(argv)
     report = check(args.config, args.cfg_options, args.data, args.jobs)
     print('\n'.join(report.facts), flush=True)
     if report.problems:
         raise UserError(f'{len(report.problems)} problem(s)\n- ' + '\n- '.join(report.problems))
     print('ready')
+
+
+def check(
+    config: Union[str, Path], options: Optional[dict] = None, images: bool = False, jobs: Optional[int] = None
+) -> Report:
+    """Build and initialise the model of a config as a run would, and look at its data, without training.
+
+    Args:
+        config (str | Path): The config file.
+        options (dict, optional): ``{'a.b': value}``, as with ``--cfg-options``. Defaults to None.
+        images (bool): Whether to decode every image of the data, too. Defaults to False.
+        jobs (int, optional): Threads that decode. Defaults to None, one per core.
+
+    Raises:
+        UserError: If the config itself cannot be read.
+    """
+    from mmengine.registry import init_default_scope
+
+    from ..datasets.locate import find_data
+    from ..engine.classes import check_classes, model_classes
+    from ..utils.config import read_config
+
+    config = paths.find_config(config)
+    cfg = read_config(config, options)
+    report = Report([f'config      {config}'], [])
+    scope = cfg.get('default_scope', 'mmengine')
+    if scope is not None:  # a config in pure Python has none, and mmengine's Runner sets none
+        init_default_scope(scope)
+    _check_model(cfg, report)
+    found = copy.deepcopy(cfg)
+    find_data(found, ())
+    classes = check_classes(found)
+    if classes.problems:
+        report.problems.append(classes.text())
+    report.facts.append(f'classes     {", ".join(map(str, sorted(set(model_classes(found).values())))) or "not named"}')
+    report.facts.extend(f'note        {warning}' for warning in classes.warnings)
+    _check_paths(cfg, report)
+    _check_checksums(found, report)
+    _describe_recipe(cfg, report)
+    if images:
+        _check_images(found, report, jobs)
+    return report
+
+
+# ----------------------------------------------------------------------------------------------------------- the model
+def _check_model(cfg, report: Report) -> None:
+    from mmengine.logging import MMLogger
+    from mmengine.registry import HOOKS, MODELS
+
+    from ..models.regularisers import bind_augments, unbind_augments
+    from ..utils.config import type_name
+    from ..weights.strict import check_placement
+
+    if not cfg.get('model'):
+        report.problems.append('the config has no model: is it a part of a config (configs/_base_)?')
+        return
+    # mmengine logs every parameter's origin when there is no log file.
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        model = MODELS.build(cfg.model)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        report.facts.append(f'model       {type(model).__name__}, {parameters:,} parameters')
+        check_placement(model)
+        bind_augments(model)  # raises if one names a layer that the backbone does not have
+        unbind_augments(model)
+        for hook in cfg.get('custom_hooks') or []:
+            if type_name(hook) == 'DropBlockHook':
+                HOOKS.build(dict(hook)).attach(copy.deepcopy(model))
+        _check_weights(model, report)
+    except Exception as error:  # whatever a class of the config raises
+        report.problems.append(f'model: {error if isinstance(error, UserError) else one_line(error)}')
+    finally:
+        logger.setLevel(level)
+
+
+def _check_weights(model, report: Report) -> None:
+    from ..weights.provenance import tensor_hash
+    from ..weights.strict import StrictPretrained, strict_parts
+
+    filled = [
+        (part, StrictPretrained(**{key: value for key, value in config.items() if key != 'type'}))
+        for _, part, config in strict_parts(model)
+    ]
+    # A part that StrictPretrained fills must not load by itself; StrictPretrained raises if it would.
+    known = [module for part, strict in filled for module in (part, getattr(part, strict.module, None))]
+    lenient = [
+        name or 'model'
+        for name, module in model.named_modules()
+        if 'checkpoint' in str(getattr(module, 'init_cfg', None) or '') and all(module is not part for part in known)
+    ]
+    if lenient:
+        report.problems.append(
+            f'weights: {", ".join(lenient)} loads leniently, only warning of what does not fit. '
+            'Use StrictPretrained in model.init_cfg'
+        )
+    elif not filled:
+        report.facts.append('weights     from scratch')
+    if not filled:
+        return
+    loaded = [(getattr(part, strict.module, part), strict(part)) for part, strict in filled]
+    # As the Runner does it: whatever else initialises, the backbone must still equal the file.
+    model.init_weights()
+    for backbone, file in loaded:
+        report.facts.append(f'weights     {file}')
+        if tensor_hash(backbone.state_dict()) != file.sha256:
+            report.problems.append('weights: the backbone differs from the file after the model was initialised')
+        else:
+            report.facts.append(f"            all {file.tensors} tensors of the backbone equal the file's, bit for bit")
+        if getattr(backbone, 'style', None) == 'caffe' and getattr(backbone, 'depth', 0) >= 50:
+            report.problems.append(
+                "weights: the backbone has style='caffe', another network with the same tensors. Weights of mmrm, of "
+                "RecursiveMix's authors and of torchvision need style='pytorch', RGB, and their mean and std in the "
+                'data preprocessor'
+            )
+
+
+# ------------------------------------------------------------------------------------------------------------ the data
+def _datasets(cfg) -> Iterator[Tuple[str, dict, str]]:
+    """Every data set: its part, its config and its place in the config."""
+    from ..utils.config import datasets
+
+    for part in PARTS:
+        loader = cfg.get(f'{part}_dataloader') or {}
+        for config, field in datasets(loader.get('dataset'), f'{part}_dataloader.dataset'):
+            yield part, config, field
+
+
+def _check_paths(cfg, report: Report) -> None:
+    wanted: Dict[str, List[str]] = {part: [] for part in PARTS}
+    for part, dataset, _ in _datasets(cfg):
+        wanted[part] += map(str, _paths_of(dataset, cfg.get('default_scope')))
+    for part, names in wanted.items():
+        metrics = cfg.get(f'{part}_evaluator') or []
+        metrics = metrics if isinstance(metrics, (list, tuple)) else [metrics]
+        names = list(dict.fromkeys([*names, *(metric['ann_file'] for metric in metrics if metric.get('ann_file'))]))
+        missing = [name for name in names if '://' not in name and not paths.find(name).exists()]
+        if missing:
+            report.problems.append(f'{part} data: missing: {", ".join(missing)}')
+        if names:
+            there = len(names) - len(missing)
+            report.facts.append(f'{part:5} data  {there} of {len(names)} paths exist: {", ".join(names)}')
+
+
+def _paths_of(dataset: dict, scope: Optional[str]) -> list:
+    """The folders and files that a data set's config names, joined as its class will."""
+    from ..utils.config import dataset_class
+
+    root = dataset.get('data_root') or ''
+    if '://' in str(root):
+        return []
+    prefix = dataset.get('data_prefix')
+    names = [name for name in (prefix.values() if isinstance(prefix, dict) else [prefix]) if name]
+    if dataset.get('split') and not names:  # mmpretrain's CIFAR has a folder for all splits, its ImageNet one for each
+        names = [getattr(dataset_class(dataset, scope), 'base_folder', dataset['split'])]
+    names += [dataset['ann_file']] if dataset.get('ann_file') else []
+    return [Path(root) / name for name in names] or ([root] if root else [])
+
+
+def _check_checksums(cfg, report: Report) -> None:
+    """Check the files of CIFAR, which have known checksums; each folder once."""
+    from ..engine.classes import build_lazily
+
+    seen = set()
+    for part, config, _ in _datasets(cfg):
+        dataset = build_lazily(config, cfg.get('default_scope'))
+        if not hasattr(dataset, '_check_integrity'):
+            continue
+        folder = Path(dataset.data_prefix['root']) / dataset.base_folder
+        if folder in seen or not folder.exists():  # a missing one is reported by _check_paths
+            continue
+        seen.add(folder)
+        try:
+            complete = dataset._check_integrity()
+        except UserError as error:
+            report.problems.append(f'{part} data: {error}')
+            continue
+        if not complete and getattr(dataset, 'download', False):
+            report.facts.append(f'note        {folder} is incomplete: training will download it again')
+        elif not complete:
+            report.problems.append(f'{part} data: {folder}: files are missing or have another checksum')
+
+
+def _describe_recipe(cfg, report: Report) -> None:
+    from ..utils.config import type_name
+
+    optimizer = (cfg.get('optim_wrapper') or {}).get('optimizer')
+    if optimizer:
+        values = ', '.join(f'{key} {value}' for key, value in optimizer.items() if key != 'type')
+        report.facts.append(f'optimizer   {type_name(optimizer)}: {values}')
+    batch = (cfg.get('train_dataloader') or {}).get('batch_size')
+    if batch:
+        total = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
+        meant = f'; the learning rate is meant for {total} in all' if total else ''
+        report.facts.append(f'batch       {batch} per process{meant}')
+    length = cfg.get('train_cfg') or {}
+    for key in ('max_epochs', 'max_iters'):
+        if length.get(key):
+            report.facts.append(f'length      {length[key]} {key[4:]}')
+
+
+# ---------------------------------------------------------------------------------------------------------- the images
+def inspect_images(files: Sequence[str], decode: bool = True, jobs: Optional[int] = None) -> list:
+    """Look at image files in threads, with a progress bar on stderr; Pillow and OpenCV release the GIL.
+
+    Args:
+        files (Sequence[str]): The files.
+        decode (bool): Whether to decode all of each, see :func:`~mmrm.datasets.images.inspect_image`.
+        jobs (int, optional): Threads. Defaults to None, a few more than cores.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from rich.console import Console
+    from rich.progress import track
+
+    from ..datasets.images import inspect_image
+
+    console = Console(stderr=True)
+    bar = dict(total=len(files), console=console, transient=True, disable=not console.is_terminal)
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            found = pool.map(functools.partial(inspect_image, decode=decode), files)
+            return list(track(found, 'decoding images' if decode else 'reading headers', **bar))
+        except BaseException:  # Ctrl-C does not wait for the other images
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def odd_images(findings: Iterable) -> List[str]:
+    """``12 x grey: ... (a.jpg, b.jpg, c.jpg, ...)`` for each kind of image that is not 8-bit RGB."""
+    kinds = collections.defaultdict(list)
+    for finding in findings:
+        if finding.note:
+            kinds[finding.note].append(finding.path)
+    return [
+        f'{len(files):,} x {note} ({", ".join(files[:SHOWN])}{", ..." if len(files) > SHOWN else ""})'
+        for note, files in sorted(kinds.items())
+    ]
+
+
+def _check_images(cfg, report: Report, jobs: Optional[int]) -> None:
+    """Decode every image of the data sets."""
+    from mmengine.registry import DATASETS
+
+    from ..utils.config import type_name
+
+    parts: Dict[str, List[str]] = {}
+    for part, config, field in _datasets(cfg):
+        try:
+            with DATASETS.switch_scope_and_registry(config.get('_scope_', cfg.get('default_scope'))) as registry:
+                dataset = registry.build(dict(config, pipeline=[], lazy_init=False))
+            files = [dataset.get_data_info(index).get('img_path') for index in range(len(dataset))]
+        except Exception as error:  # whatever a data set raises
+            report.problems.append(f'{field} ({type_name(config)}): {one_line(error)}')
+            continue
+        if None in files:  # CIFAR
+            report.facts.append(
+                f'{part:5} data  {len(files):,} images inside the files of {type_name(config)}, not decoded'
+            )
+        else:
+            parts.setdefault(part, []).extend(files)
+    files = list(dict.fromkeys(path for files in parts.values() for path in files))
+    findings = {finding.path: finding for finding in inspect_images(files, jobs=jobs)}
+    for part, files in parts.items():
+        broken = sum(bool(findings[path].problem) for path in files)
+        report.facts.append(f'{part:5} data  {len(files):,} images decoded, {broken} broken')
+    report.facts.extend(f'note        {line}' for line in odd_images(findings.values()))
+    report.problems.extend(f'{finding.path} {finding.problem}' for finding in findings.values() if finding.problem)

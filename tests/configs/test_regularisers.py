@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 from mmpretrain.structures import DataSample
 from tiny_run import write_run
 
-from mmrm.cli.checks import check
+from mmrm.cli.check import check
 from mmrm.engine.runner import Runner as LongRunner
 from mmrm.models.regularisers import bound_augments
 from mmrm.models.regularisers.dropblock import DropBlock
