@@ -1,0 +1,156 @@
+"""What the imports do, each in a process of its own: ``import mmrm`` nothing, ``import mmrm.models`` all that a config needs."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tiny_run import write_run
+
+from mmrm.utils.paths import shipped
+
+OPENMMLAB = ('mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg')
+# One name per module that registers something; the registry that it is looked up in.
+REGISTERED = dict(
+    MODELS='RMConsistencyHead RMDataPreprocessor PyramidNetCIFAR DenseNetCIFAR MapPooling',
+    BATCH_AUGMENTS='RecursiveMix ResizeFillMix MoEx CutMixMoEx FeatureCutMix ManifoldMixup PuzzleMix StyleCutMix',
+    DATASETS='RMCIFAR10 RMCIFAR100 RMImageNet RMImageFolder',
+    TRANSFORMS='RMColorJitter RMColors RMCropFlip RMCutout RMLighting RMLoadResizedCrop RMPackInputs',
+    HOOKS='BindAugmentsHook CheckClassesHook DropBlockHook RandomStateHook ResetHistoryHook ChannelsLastHook',
+    METRICS='RMAccuracy',
+    OPTIM_WRAPPERS='BFloat16OptimWrapper',
+    WEIGHT_INITIALIZERS='StrictPretrained',
+)
+
+
+def run(code: str, **environment: str) -> str:
+    """The output of a program in a fresh process."""
+    done = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_import_mmrm_loads_neither_torch_nor_openmmlab():
+    loaded = "import sys, mmrm; print(mmrm.__version__, *sys.modules.keys() & {'torch', 'numpy', 'mmengine', 'mmcv'})"
+    assert len(run(loaded).split()) == 1
+
+
+UNTOUCHED = """
+import pkgutil, sys, torch, yaml, mmengine, mmcv
+import mmengine.config, mmengine.infer, mmengine.runner.checkpoint, mmengine.utils.package_utils
+import mmengine.fileio.handlers.yaml_handler, mmcv.image.photometric
+
+def state():
+    modules = [m for name, m in sorted(sys.modules.items()) if name.split('.')[0] in ('torch', 'mmengine', 'mmcv', 'yaml')]
+    values = {(m.__name__, name): id(value) for m in [*modules, pkgutil] for name, value in vars(m).items()}
+    kinds = (mmengine.config.Config, mmengine.infer.BaseInferencer, mmengine.runner.checkpoint.CheckpointLoader)
+    values.update({(kind, name): id(value) for kind in kinds for name, value in vars(kind).items()})
+    values.update(('scope', *pair) for pair in []), values.update({'safe': len(torch.serialization.get_safe_globals())})
+    return values, dict(mmengine.config.utils.MODULE2PACKAGE), 'mmcv._ext' in sys.modules
+
+import mmrm.version  # not a name of the others
+before = state()
+import mmrm
+mmrm.RecursiveMixModel, mmrm.RecursiveMix, mmrm.Consistency
+after = state()
+changed = [key for key in before[0] if after[0].get(key) != before[0][key] and not str(key[1]).startswith('__warning')]
+assert not changed, changed
+assert before[1:] == after[1:]
+assert not {'mmpretrain', 'mmdet', 'mmseg'} & sys.modules.keys()
+"""
+
+
+def test_the_method_leaves_openmmlab_as_it_is():
+    run(UNTOUCHED)
+    loaded = "import sys, mmrm; mmrm.RecursiveMixModel; print(*{m.split('.')[0] for m in sys.modules})"
+    assert not set(run(loaded).split()) & set(OPENMMLAB)
+
+
+DOOR = """
+import importlib
+importlib.import_module({door!r})
+import mmpretrain.registry, mmrm.compat
+from mmengine.config import Config
+for registry, names in {names!r}.items():
+    for name in names.split():
+        assert getattr(mmpretrain.registry, registry).get(name) is not None, (registry, name)
+from mmpretrain.registry import MODELS
+import mmcv, numpy, torch, mmcv.ops
+mmcv.adjust_hue(numpy.zeros((1, 1, 3), numpy.uint8), -0.1)
+assert any('HistoryBuffer' in str(each) for each in torch.serialization.get_safe_globals())
+assert Config._get_cfg_path('mmrm::rm/resnet50_8xb64_in1k.py', '')[0].endswith('configs/rm/resnet50_8xb64_in1k.py')
+import mmdet.models
+"""
+DOORS = ['mmrm.models', 'mmrm.engine.runner', 'mmrm.engine.hooks', 'mmrm.weights', 'mmrm.datasets']
+
+
+@pytest.mark.parametrize('door', [pytest.param(door, marks=[pytest.mark.slow] * (i > 1)) for i, door in enumerate(DOORS)])
+def test_every_door_repairs_then_registers(door):
+    code = 'import mmrm.datasets, mmrm.models' if door == 'mmrm.datasets' else ''
+    run(code + DOOR.format(door=door, names=REGISTERED))
+
+
+# ------------------------------------------------------------------------------------------- the toolboxes' own train.py
+def tool_of(toolbox: str) -> Path:
+    tool = Path(importlib.util.find_spec(toolbox).origin).parent / '.mim' / 'tools' / 'train.py'
+    if not tool.is_file():
+        pytest.skip(f'{toolbox} is installed without its tools')
+    return tool
+
+
+def train(tool: Path, config: Path, folder: Path, epochs: int, *options: str) -> str:
+    command = [sys.executable, tool, config, '--work-dir', folder / 'run', *(['--resume'] if epochs > 1 else [])]
+    command += ['--cfg-options', f'train_cfg.max_epochs={epochs}', 'train_cfg.val_interval=9', *options]
+    command += ['train_dataloader.num_workers=0', 'train_dataloader.persistent_workers=False']
+    environment = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '', 'MMRM_DATA': str(folder)}
+    done = subprocess.run(
+        list(map(str, command)), env=environment, cwd=folder, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (folder / f'run/epoch_{epochs}.pth').is_file()
+    return done.stdout + done.stderr
+
+
+def test_mmpretrains_train_py_builds_steps_and_resumes(tmp_path):
+    write_run(tmp_path, images=8)
+    config = tmp_path / 'own.py'
+    config.write_text(
+        f"_base_ = [{str(shipped() / 'configs/rm/resnet18-w16_2xb64_cifar10.py')!r}]\n"
+        f"dataset = dict(_delete_=True, type='CustomDataset', data_root={str(tmp_path / 'data')!r},\n"
+        "    pipeline=[dict(type='LoadImageFromFile'), dict(type='PackInputs')])\n"
+        'train_dataloader = dict(batch_size=4, dataset=dataset)\nval_dataloader = dict(dataset=dataset)\n'
+    )
+    tool = tool_of('mmpretrain')
+    train(tool, config, tmp_path, 1)
+    assert 'resumed epoch: 1' in train(tool, config, tmp_path, 2)
+
+
+def write_coco(folder: Path) -> None:
+    """Two images with a box each, where the shipped configs look for COCO's."""
+    images = [dict(id=index, file_name=f'{index}.png', width=64, height=64) for index in range(2)]
+    boxes = [dict(id=1 + i, image_id=i, category_id=1, bbox=[8, 8, 40, 40], area=1600, iscrowd=0) for i in range(2)]
+    for split in ('train2017', 'val2017'):
+        (folder / 'coco' / split).mkdir(parents=True)
+        for image in images:
+            pixels = np.random.default_rng(image['id']).integers(0, 256, (64, 64, 3)).astype('uint8')
+            Image.fromarray(pixels).save(folder / 'coco' / split / image['file_name'])
+        file = folder / f'coco/annotations/instances_{split}.json'
+        file.parent.mkdir(exist_ok=True)
+        categories = [dict(id=1, name='person')]
+        file.write_text(json.dumps(dict(images=images, annotations=boxes, categories=categories)))
+
+
+@pytest.mark.slow
+def test_mmdets_train_py_builds_steps_and_resumes(tmp_path):
+    write_coco(tmp_path)
+    tool, config = tool_of('mmdet'), shipped() / 'configs/rm/atss_r50_fpn_1x_coco.py'
+    options = ('model.init_cfg=None', 'train_dataloader.dataset.pipeline.2.scale=(64,64)')
+    train(tool, config, tmp_path, 1, *options)
+    assert 'resumed epoch: 1' in train(tool, config, tmp_path, 2, *options)
