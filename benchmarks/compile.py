@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import mmrm  # noqa: F401  isort: skip
+import mmrm.models  # noqa: F401  isort: skip
 import numpy as np
 import torch
 from cost import build, make_batch

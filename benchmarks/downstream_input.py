@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import mmrm  # isort: skip
+import mmrm.models  # isort: skip
 import cv2
 import numpy as np
 import torch

@@ -23,7 +23,7 @@ from typing import Iterator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import mmrm  # isort: skip
+import mmrm.models  # isort: skip
 import numpy as np
 import torch
 import torch.nn.functional as F

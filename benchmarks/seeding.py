@@ -16,7 +16,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import mmrm  # noqa: F401, isort: skip
+import mmrm.models  # noqa: F401, isort: skip
 import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import Compose

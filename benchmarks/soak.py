@@ -35,7 +35,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import mmrm  # noqa: F401, isort: skip
+import mmrm.models  # noqa: F401, isort: skip
 import numpy as np
 import torch
 from mmengine.hooks import Hook
@@ -54,7 +54,7 @@ SIGNALS = ('SIGKILL', 'SIGTERM', 'SIGUSR1', 'SIGINT')
 WORKERS = (0, 2, 4)
 CHECKPOINT_EVERY = 5
 CONFIG = """
-custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
 default_scope = 'mmpretrain'
 model = dict(
     type='ImageClassifier',

@@ -10,6 +10,8 @@ from mmengine.logging import MessageHub, MMLogger
 from mmengine.registry import DefaultScope
 from mmengine.visualization import Visualizer
 
+import mmrm.models  # noqa: F401  what every config imports, before a test imports mmdet or mmseg
+
 sys.path.insert(0, str(Path(__file__).parent))  # helpers.py and reference.py, from every folder of tests
 
 

@@ -4,7 +4,7 @@ import torch
 from mmpretrain.registry import MODELS
 from mmpretrain.structures import DataSample
 
-import mmrm  # noqa: F401
+import mmrm.models  # noqa: F401
 
 
 def batch(number=4, size=(32, 32), num_classes=5, generator=None):

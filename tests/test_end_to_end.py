@@ -92,7 +92,7 @@ def test_pretrained_weights_reach_the_first_step_and_the_result_is_evaluated(nam
     config, work_dir = job / f'{name}.py', job / name
     config.write_text(
         f"_base_ = ['{CONFIGS / 'rm' / name}.py']\n"
-        "custom_imports = dict(imports=['mmrm', 'downstream'], allow_failed_imports=False)\n"
+        "custom_imports = dict(imports=['mmrm.models', 'downstream'], allow_failed_imports=False)\n"
         "custom_hooks = [dict(type='RememberBackbone')]\n"
     )
     env = dict(HOME_FOLDER=str(job), MMRM_DATA='data', MMRM_BACKBONE='backbone.pth')

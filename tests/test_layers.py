@@ -20,10 +20,12 @@ ROWS = (
     ('analysis',),
     ('report',),
     ('demo',),
-    ('__init__', 'hooks'),
+    ('__init__',),
     ('cli',),
     ('__main__',),
 )
+# What a config imports: it registers all that a config can name, so it loads the rooms above its own when it is done.
+DOOR = 'models/__init__.py'
 # Edges of the old order that go with the code behind them.
 LEAVING = {
     ('weights', 'cli'),
@@ -67,6 +69,8 @@ def test_every_room_has_its_place_in_the_order():
 
 @pytest.mark.parametrize('path', sorted(PACKAGE.rglob('*.py')), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_down_only(path):
+    if path.relative_to(PACKAGE).as_posix() == DOOR:
+        return
     own = path.relative_to(PACKAGE).parts[0].removesuffix('.py')
     wrong = [
         f'line {line}: {module}'

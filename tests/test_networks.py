@@ -9,7 +9,7 @@ from helpers import batch, step
 from mmengine.config import Config
 from mmpretrain.registry import MODELS
 
-import mmrm  # noqa: F401
+import mmrm.models  # noqa: F401
 
 BASES = {
     'ConvNeXt': 'convnext/convnext-tiny_32xb128_in1k.py',
@@ -48,7 +48,7 @@ def config_of(name, folder):
     hooks = '*_base_.custom_hooks, ' if name in HOOKS else ''
     (folder / 'mine.py').write_text(f"""
 _base_ = ['mmpretrain::{BASES[name]}']
-custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
 data_preprocessor = dict(
     type='RMDataPreprocessor', batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5)))
 model = dict(

@@ -588,7 +588,7 @@ for _ in range(2):
     model(torch.randn(2, 3, 16, 16), torch.tensor([0, 2])).backward()
 method = ['Box', 'Consistency', 'Mix', 'RecursiveMix', 'RecursiveMixModel', '__version__']
 assert sorted(mmrm.__all__) == sorted([*method, 'get_model', 'list_models'])
-for name in ('RMConsistencyHead', 'RMDataPreprocessor', 'hooks', 'weights'):
+for name in ('RMConsistencyHead', 'RMDataPreprocessor', 'datasets', 'weights'):
     try:
         getattr(mmrm, name)
     except ImportError as error:

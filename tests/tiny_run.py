@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 CONFIG = """
-custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
 default_scope = 'mmpretrain'
 model = dict(
     type='ImageClassifier',
@@ -44,8 +44,8 @@ CLASSES = dict(
     RecursiveMix='mmrm',
     RMConsistencyHead='mmrm',
     RMDataPreprocessor='mmrm',
-    ResetHistoryHook='mmrm.hooks',
-    RandomStateHook='mmrm.hooks',
+    ResetHistoryHook='mmrm.engine.hooks',
+    RandomStateHook='mmrm.engine.hooks',
     ImageClassifier='mmpretrain.models',
     CheckpointHook='mmengine.hooks',
     SGD='torch.optim',
@@ -69,7 +69,9 @@ def write_run(folder: Path, epochs: int = 2, images: int = 12, more: str = '') -
 
 def in_pure_python(config: Path) -> Path:
     """Rewrite a config of :func:`write_run` as one of mmengine's newer kind, which names classes, not strings."""
-    text = config.read_text().replace("custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)\n", '')
+    text = config.read_text().replace(
+        "custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)\n", ''
+    )
     for name, module in CLASSES.items():
         text = f'from {module} import {name}\n' + text.replace(f"type='{name}'", f'type={name}')
     config.write_text(text)

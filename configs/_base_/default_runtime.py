@@ -1,4 +1,4 @@
-custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
 default_scope = 'mmpretrain'
 
 default_hooks = dict(

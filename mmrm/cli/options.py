@@ -34,6 +34,14 @@ class Parser(argparse.ArgumentParser):
         self.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
         self.add_argument('--traceback', action='store_true', help='the traceback also for mistakes in the input')
 
+    def parse_args(self, args=None, namespace=None):
+        """Parse, then have mmengine refuse what would execute code: every command calls this before its work."""
+        parsed = super().parse_args(args, namespace)
+        from .. import compat
+
+        compat.police()
+        return parsed
+
     def error(self, message: str):
         if message.startswith('unrecognized arguments:'):
             given = message.split()[2].split('=')[0]

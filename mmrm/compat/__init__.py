@@ -1,25 +1,32 @@
-"""Keeps the OpenMMLab packages alive on a current torch and NumPy, and safe.
+"""Repairs of the installed OpenMMLab packages, and what mmrm's own tools refuse to execute.
 
-One repair a module, each with ``needed()`` (is the flaw there, and not repaired yet?) and ``apply()``. Once upstream is
-repaired, a module can be deleted together with its name below.
-
-:mod:`~mmrm.compat.ops`
-    ``mmcv.ops`` without mmcv's compiled extension.
-:mod:`~mmrm.compat.checkpoints`
-    mmengine loads checkpoints without executing their pickle, its own ones included.
-:mod:`~mmrm.compat.scopes`
-    ``mmseg::``, ``mmdet::``, ``mmpretrain::`` and ``mmrm::`` in ``_base_``.
-:mod:`~mmrm.compat.multimodal`
-    mmpretrain beside transformers 5.
-:mod:`~mmrm.compat.hue`
-    ``mmcv.adjust_hue`` beside NumPy 2.
-:mod:`~mmrm.compat.configs`
-    Configs in yaml, and those inside checkpoints, are data.
+One repair per module, each with ``needed()`` (is the flaw there, and not repaired yet?), ``apply()``, its reason and
+the versions that it is for. ``import mmrm.models`` applies those that are needed, before it imports mmpretrain. Once
+upstream is repaired, a module can be deleted together with its name below.
 """
 
-from . import checkpoints, configs, hue, multimodal, ops, scopes
+from typing import List, NamedTuple
 
-REPAIRS = (ops, checkpoints, scopes, multimodal, hue, configs)
+from . import hue, multimodal, operators, safe_classes, scopes
+
+REPAIRS = (operators, safe_classes, scopes, multimodal, hue)
+
+
+class Repair(NamedTuple):
+    """A repair that was applied.
+
+    Args:
+        name (str): Its module.
+        reason (str): What does not work without it.
+        versions (str): The packages that need it.
+    """
+
+    name: str
+    reason: str
+    versions: str
+
+
+_applied: List[Repair] = []
 
 
 def apply() -> None:
@@ -27,3 +34,16 @@ def apply() -> None:
     for repair in REPAIRS:
         if repair.needed():
             repair.apply()
+            _applied.append(Repair(repair.__name__.rpartition('.')[2], repair.REASON, repair.VERSIONS))
+
+
+def applied() -> List[Repair]:
+    """The repairs that this process needed, in their order."""
+    return list(_applied)
+
+
+def police() -> None:
+    """Have mmengine refuse files that would execute code; for mmrm's own tools (:mod:`mmrm.compat.policy`)."""
+    from . import policy
+
+    policy.apply()

@@ -8,6 +8,9 @@ import functools
 
 import numpy as np
 
+REASON = 'mmcv.adjust_hue fails with a negative factor, and with it ColorJitter'
+VERSIONS = 'mmcv 2.1 and older with NumPy 2'
+
 
 class _Turn(float):
     """A hue factor that counts its steps around the circle, so that none is negative."""

@@ -8,6 +8,9 @@ multi-modal models, which ask for the older transformers when they are built, ev
 import importlib.util
 from pathlib import Path
 
+REASON = 'mmpretrain cannot be imported: its multi-modal models ask for names that transformers no longer has'
+VERSIONS = 'mmpretrain 1.2 with transformers 5'
+
 # Asked for by mmpretrain's language model, gone in transformers 5.
 NAME = 'find_pruneable_heads_and_indices'
 

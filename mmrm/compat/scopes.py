@@ -14,6 +14,9 @@ from pathlib import Path
 
 from ..utils import paths
 
+REASON = "mmengine finds neither mmrm:: nor OneDL's packages in _base_, and asks pkg_resources and pkgutil.find_loader"
+VERSIONS = 'every mmengine; pkg_resources: setuptools 82; find_loader: Python 3.14'
+
 
 def _importable(module: str) -> bool:
     spec = importlib.util.find_spec(module)

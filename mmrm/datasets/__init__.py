@@ -1,5 +1,10 @@
 """Data sets: CIFAR, ImageNet and folders of images, with their files checked."""
 
+# ruff: noqa: E402
+from .. import compat
+
+compat.apply()  # before mmpretrain is imported
+
 from .cifar import RMCIFAR10, RMCIFAR100
 from .crop_flip import RMCropFlip
 from .fetch_cifar10 import get_cifar10

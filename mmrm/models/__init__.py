@@ -1,1 +1,20 @@
-"""RecursiveMix in mmpretrain's registries: thin adapters around :mod:`mmrm.core`."""
+"""RecursiveMix in OpenMMLab: ``custom_imports = dict(imports=['mmrm.models'])`` in a config.
+
+Importing this package first repairs what the installed packages need to work together (:mod:`mmrm.compat`), then
+registers all that a config can name: models, data sets, hooks, metrics, schedulers, weights. :mod:`mmrm.engine` and
+:mod:`mmrm.weights` begin with the same import, so that everything is loaded in the same order whichever comes first.
+"""
+
+from .. import compat
+
+compat.apply()  # before mmpretrain.models is imported: on mmcv-lite mmdet cannot be imported after it
+
+from . import backbones, batch_augments, data_preprocessor, heads, necks, regularisers  # noqa: E402, F401
+
+# isort: split
+import mmrm.datasets  # noqa: E402
+import mmrm.engine.hooks  # noqa: E402
+import mmrm.engine.metrics  # noqa: E402
+import mmrm.engine.optim_wrapper  # noqa: E402
+import mmrm.engine.schedulers  # noqa: E402
+import mmrm.weights.strict  # noqa: E402, F401

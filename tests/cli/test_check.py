@@ -37,7 +37,7 @@ def ready(world, resnet50, monkeypatch):
 
 def write_config(tmp_path, base, model):
     config = tmp_path / 'own.py'
-    imports = "custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)"
+    imports = "custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)"
     config.write_text(f"_base_ = ['{base}']\n{imports}\nmodel = dict({model})\n")
     return config
 

@@ -19,7 +19,7 @@ from mmrm.utils.errors import UserValueError
 # README's "Add RM to your own config", on a folder of the user's own.
 SNIPPET = """
 _base_ = ['mmpretrain::convnext/convnext-tiny_32xb128_in1k.py']  # yours
-custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
 data_preprocessor = dict(
     type='RMDataPreprocessor', batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5)))
 model = dict(
@@ -213,7 +213,7 @@ class OwnDataOfTestClasses(CustomDataset):
         return [dict(each, gt_label=each['gt_label'] + 1) for each in found]
 """)
     more = """
-custom_imports = dict(imports=['mmrm', 'own_data_of_test_classes'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models', 'own_data_of_test_classes'], allow_failed_imports=False)
 train_dataloader['dataset'] = dict(type='RepeatDataset', times=2, dataset=dict(dataset, type='OwnDataOfTestClasses'))
 """
     config = write_run(tmp_path, epochs=1, more=more)
@@ -237,7 +237,7 @@ def test_test_compares_too(tmp_path, error):
 )
 def test_models_whose_numbers_are_not_classes_are_not_compared(tmp_path, base):
     config = tmp_path / 'own.py'
-    config.write_text(f"_base_ = ['{base}']\ncustom_imports = dict(imports=['mmrm'])\n")
+    config.write_text(f"_base_ = ['{base}']\ncustom_imports = dict(imports=['mmrm.models'])\n")
     assert check_classes(read_config(config)).problems == []
 
 

@@ -1,1 +1,10 @@
-import mmrm  # noqa: F401  before a test module imports mmcv.ops
+"""mmengine as mmrm's tools have it."""
+
+import pytest
+
+from mmrm import compat
+
+
+@pytest.fixture(scope='session', autouse=True)
+def _policed():
+    compat.police()

@@ -38,7 +38,7 @@ def test_needed_only_where_the_names_are_missing(text, needed, tmp_path, monkeyp
 def test_mmrm_imports_beside_transformers_5(tmp_path):
     fake_transformers(tmp_path, 'class PreTrainedModel: ...')
     code = """
-import mmrm
+import mmrm.models
 from mmpretrain.registry import MODELS
 assert MODELS.get('RMConsistencyHead') is mmrm.RMConsistencyHead
 try:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmcv.ops import DeformConv2d, RoIAlign, batched_nms, nms, roi_align, sigmoid_focal_loss, soft_nms
 
-from mmrm.compat import ops
+from mmrm.compat import operators as ops
 
 stood_in = pytest.mark.skipif(not isinstance(sys.modules['mmcv._ext'], ops.StandIn), reason='mmcv is compiled here')
 
@@ -368,7 +368,7 @@ def test_a_toolbox_imported_too_early_is_reported(without_extension, monkeypatch
     for name in ops.USERS:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, 'mmseg.models', types.ModuleType('mmseg.models'))
-    with pytest.warns(RuntimeWarning, match='mmseg.models was imported before mmrm.*"import mmrm" first'):
+    with pytest.warns(RuntimeWarning, match='mmseg.models was imported before mmrm.models.*"import mmrm.models" first'):
         ops.apply()
 
 
@@ -383,7 +383,7 @@ class Compiled(types.ModuleType):
 fake = Compiled('mmcv._ext')
 fake.__spec__ = importlib.machinery.ModuleSpec('mmcv._ext', None)
 sys.modules['mmcv._ext'] = fake
-import mmrm
+import mmrm.models
 mmrm.compat.apply()
 import mmcv.ops.nms
 assert sys.modules['mmcv._ext'] is fake

@@ -66,7 +66,7 @@ def test_bases_work_without_pkg_resources(tmp_path):
     code = f"""
 import sys
 sys.modules['pkg_resources'] = None  # as with setuptools 82: importing it fails
-import mmrm
+import mmrm.models
 from mmengine.config import Config
 from mmengine.utils import get_installed_path, is_installed
 import mmpretrain
@@ -95,7 +95,7 @@ def test_mmrm_needs_neither_mmdet_nor_mmseg():
     code = """
 import sys
 sys.modules['mmdet'] = sys.modules['mmseg'] = None  # importing them fails
-import mmrm
+import mmrm.models
 from mmengine.config.utils import MODULE2PACKAGE
 assert 'mmseg' in MODULE2PACKAGE
 """

@@ -70,7 +70,7 @@ def test_siblings_differ_in_their_weights_only(name):
 @pytest.mark.parametrize('name', NAMES)
 def test_what_all_cells_have(name):
     config = load('rm', name)
-    assert config.custom_imports == dict(imports=['mmrm'], allow_failed_imports=False)
+    assert config.custom_imports == dict(imports=['mmrm.models'], allow_failed_imports=False)
     assert config.model.init_cfg.type == 'StrictPretrained'
     assert config.model.backbone.init_cfg is None and config.model.get('pretrained') is None
     assert config.train_dataloader.batch_size == 2 and config.auto_scale_lr.base_batch_size == 16

@@ -16,7 +16,7 @@ import pytest
 import torchvision
 from mmpretrain.registry import DATASETS
 
-import mmrm  # noqa: F401
+import mmrm.models  # noqa: F401
 from mmrm.datasets import RMCIFAR10, RMCIFAR100, cifar, fetch_cifar10
 from mmrm.utils.errors import UserFileError, UserValueError
 

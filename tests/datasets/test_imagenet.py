@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from mmpretrain.registry import DATASETS
 
-import mmrm  # noqa: F401
+import mmrm.models  # noqa: F401
 from mmrm.utils.errors import UserFileError
 
 CLASSES = dict(classes=['cat', 'dog', 'eel'])

@@ -11,7 +11,7 @@ import pytest
 from mmcv.transforms import LoadImageFromFile
 from PIL import Image
 
-import mmrm  # noqa: F401
+import mmrm.models  # noqa: F401
 from mmrm.datasets import jpeg
 from mmrm.datasets.transforms import RMLoadResizedCrop, RMRandomResizedCrop
 

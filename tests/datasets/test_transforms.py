@@ -6,7 +6,7 @@ import torchvision.transforms.functional as TF
 from mmpretrain.registry import TRANSFORMS
 from PIL import Image
 
-import mmrm  # noqa: F401
+import mmrm.models  # noqa: F401
 from mmrm.datasets import transforms
 from mmrm.datasets.transforms import EIGENVALUES, EIGENVECTORS, RMColorJitter, RMLighting, RMRandomResizedCrop
 from mmrm.utils.errors import UserValueError

@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.registry import METRICS, DefaultScope, init_default_scope
 
-import mmrm  # noqa: F401 (registers)
+import mmrm.models  # noqa: F401 (registers)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
-import mmrm  # noqa: F401
+import mmrm.models  # noqa: F401
 from mmrm.engine.schedulers import RMCosineLR, RMStepLR
 from mmrm.utils.errors import UserError
 

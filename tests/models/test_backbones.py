@@ -4,7 +4,7 @@ from mmpretrain.registry import MODELS
 from torch import nn
 from torchvision.models import DenseNet as TorchvisionDenseNet
 
-import mmrm  # noqa: F401
+import mmrm.models  # noqa: F401
 from mmrm.models.backbones import DenseNetCIFAR, MapPooling, PyramidNetCIFAR
 from mmrm.models.backbones.pyramidnet import PyramidBottleneck, pyramid_widths
 from mmrm.utils.errors import UserValueError

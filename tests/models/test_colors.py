@@ -12,7 +12,7 @@ from mmpretrain.registry import TRANSFORMS
 from mmpretrain.structures import DataSample
 from torch.utils.data import DataLoader
 
-import mmrm  # noqa: F401
+import mmrm.models  # noqa: F401
 from mmrm.datasets import colors
 from mmrm.datasets.transforms import EIGENVALUES, EIGENVECTORS, RMColors, RMCutout
 from mmrm.engine.samplers import make_resumable

@@ -3,7 +3,7 @@
 Measures box and mask AP.
 """
 _base_ = ['mmdet::htc/htc_r50_fpn_1x_coco.py']
-custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
 
 # The cell names the file.
 model = dict(init_cfg=dict(type='StrictPretrained'), backbone=dict(init_cfg=None))

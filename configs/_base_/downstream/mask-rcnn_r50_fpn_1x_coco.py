@@ -1,6 +1,6 @@
 """Mask R-CNN, ResNet-50, 12 epochs: 8 x 2 images, SGD 0.02, as in mmdet. Measures box and mask AP."""
 _base_ = ['mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py']
-custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
 
 # The cell names the file.
 model = dict(init_cfg=dict(type='StrictPretrained'), backbone=dict(init_cfg=None))

@@ -1,6 +1,6 @@
 """PSPNet, ResNet-50, 80k iterations on crops of 512: 8 x 2 images, AdamW 1e-4, SyncBN. Measures mIoU, mAcc and aAcc."""
 _base_ = ['mmseg::pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py']
-custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
 
 # The plain stem (mmseg's own is ResNetV1c); the cell names the file.
 model = dict(pretrained=None, init_cfg=dict(type='StrictPretrained'), backbone=dict(type='ResNet', init_cfg=None))

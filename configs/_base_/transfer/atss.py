@@ -1,6 +1,6 @@
 # mmdet's ATSS on the slim CIFAR ResNet-18 of the pretraining configs, for images of 80 to 128 pixels.
 _base_ = ['mmdet::atss/atss_r50_fpn_1x_coco.py']
-custom_imports = dict(imports=['mmrm', 'mmrm.experiments.metrics'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models', 'mmrm.experiments.metrics'], allow_failed_imports=False)
 
 model = dict(
     # The pretraining's mean and deviation, in RGB.

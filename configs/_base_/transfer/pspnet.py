@@ -1,6 +1,6 @@
 # mmseg's PSPNet on the slim CIFAR ResNet-18 of the pretraining configs, with an output stride of 4.
 _base_ = ['mmseg::_base_/models/pspnet_r50-d8.py', 'mmseg::_base_/default_runtime.py']
-custom_imports = dict(imports=['mmrm'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
 
 norm_cfg = dict(type='BN', requires_grad=True)
 model = dict(

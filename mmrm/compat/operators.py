@@ -20,6 +20,9 @@ from typing import Callable, Optional
 import torch
 import torch.nn.functional as F
 
+REASON = "mmcv.ops, and with it mmdet and parts of mmseg, cannot be imported without mmcv's compiled extension"
+VERSIONS = 'mmcv-lite, and mmcv built without a compiler'
+
 NAME = 'mmcv._ext'
 # These swallow a failed import of mmcv.ops in some releases and then stay without it.
 USERS = ('mmdet.models', 'mmdet.structures', 'mmseg.models')
@@ -316,8 +319,8 @@ def apply() -> None:
     early = sorted(name for name in USERS if name in sys.modules)
     if early:
         warnings.warn(
-            f'{", ".join(early)} was imported before mmrm, when there was no mmcv.ops yet, and may fail with "requires '
-            'mmcv to be compiled with ops". Put "import mmrm" first.',
+            f'{", ".join(early)} was imported before mmrm.models, when there was no mmcv.ops yet, and may fail with '
+            '"requires mmcv to be compiled with ops". Put "import mmrm.models" first.',
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,17 +1,30 @@
-"""A config in yaml, and the one inside a checkpoint, is read without executing anything.
+"""What mmrm's own tools refuse to execute: yaml tags, pickles, configs inside checkpoints.
 
 mmengine reads yaml with a loader that builds any Python object, and so calls any function, that the file asks for
-(``!!python/object/apply:os.system``). And an inferencer that gets weights and no config executes the text that it finds
-in the checkpoint. Here both are data. A config in Python remains code.
+(``!!python/object/apply:os.system``). An inferencer that gets weights and no config executes the text that it finds in
+the checkpoint. And a checkpoint is a pickle, a program, which mmengine's loader executes where torch's default or an
+environment variable lets it, and OneDL's after a first attempt without. Here all three are data. A config in Python
+remains code.
+
+:func:`apply` changes mmengine for the whole process. So the tools call it, and an import does not.
 """
 
 import ast
 import functools
 import os
+import pickle
+import threading
+from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
 import yaml
+from mmengine.config import Config
+from mmengine.fileio.handlers import yaml_handler
+from mmengine.infer import BaseInferencer
+from mmengine.runner import checkpoint as mmengine_checkpoint
 
+from ..utils.checkpoints import check_content, check_file, read_checkpoint, refusal
 from ..utils.errors import UserFileError
 
 try:
@@ -19,6 +32,8 @@ try:
 except ImportError:  # PyYAML without libyaml
     from yaml import SafeLoader  # type: ignore[assignment]
 
+FORCE, FORCE_NOT = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD', 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
+_environment = threading.RLock()
 # The weights whose config is being read, while mmengine has no other one.
 _weights: ContextVar[str] = ContextVar('weights', default='')
 
@@ -75,26 +90,18 @@ def _is_literal(node: ast.AST) -> bool:
     return False
 
 
-def needed() -> bool:
-    """Whether mmengine would still execute what a yaml file or a checkpoint's config says."""
-    from mmengine.config import Config
-
-    return not hasattr(Config._file2dict, 'reads_plain_yaml')
-
-
 def apply() -> None:
-    """Give mmengine the loader of plain yaml, and have it look at a checkpoint's config before it is run."""
-    from mmengine.fileio.handlers import yaml_handler
-
+    """Have mmengine refuse what would execute code. Safe to call twice."""
+    if yaml_handler.Loader is PlainLoader:
+        return
     yaml_handler.Loader = PlainLoader
     _name_files()
     _guard_inferencers()
+    _guard_loader()
 
 
 def _name_files() -> None:
     """Name the file in the error: mmengine reads a copy, and of each base of a config another one."""
-    from mmengine.config import Config
-
     inner = Config._file2dict
 
     @functools.wraps(inner)
@@ -104,14 +111,11 @@ def _name_files() -> None:
         except TagError as error:
             raise UserFileError(f'config {os.path.normpath(filename)}, {error}') from None
 
-    _file2dict.reads_plain_yaml = True
     Config._file2dict = staticmethod(_file2dict)
 
 
 def _guard_inferencers() -> None:
-    from mmengine.config import Config
-    from mmengine.infer import BaseInferencer
-
+    """Run the config inside a checkpoint only if it is nothing but settings."""
     read, build = Config.fromstring, BaseInferencer._init_model
 
     @functools.wraps(read)
@@ -134,3 +138,48 @@ def _guard_inferencers() -> None:
 
     Config.fromstring = staticmethod(fromstring)
     BaseInferencer._init_model = _init_model
+
+
+@contextmanager
+def weights_only():
+    """Inside, every ``torch.load`` reads weights only, also where its caller or the environment asks for more."""
+    with _environment:
+        before = {name: os.environ.pop(name, None) for name in (FORCE, FORCE_NOT)}
+        os.environ[FORCE] = '1'
+        try:
+            yield
+        finally:
+            del os.environ[FORCE]
+            os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+def _load(file, map_location=None, weights_only=None):
+    """In place of the function of OneDL's mmengine that tries a second time with ``weights_only=False``."""
+    return torch.load(file, map_location=map_location, weights_only=True)
+
+
+def _guard_loader() -> None:
+    """Read every checkpoint as weights only, and check files as :func:`mmrm.utils.checkpoints.read_checkpoint` does."""
+    if not hasattr(torch.serialization, 'add_safe_globals'):  # before 2.4, where read_checkpoint refuses such files
+        return
+    if hasattr(mmengine_checkpoint, '_safe_torch_load'):
+        mmengine_checkpoint._safe_torch_load = _load
+    inner = mmengine_checkpoint.CheckpointLoader.load_checkpoint.__func__
+
+    @functools.wraps(inner)
+    def load_checkpoint(cls, filename, *args, **kwargs):
+        local = os.path.exists(os.path.expanduser(filename))
+        if local:
+            check_file(filename)
+            if str(filename).endswith('.safetensors'):  # not every torch reads it
+                return read_checkpoint(filename)
+        try:
+            with weights_only():
+                checkpoint = inner(cls, filename, *args, **kwargs)
+        except pickle.UnpicklingError as error:
+            raise refusal(filename, error) from None
+        if local:
+            check_content(filename, checkpoint)
+        return checkpoint
+
+    mmengine_checkpoint.CheckpointLoader.load_checkpoint = classmethod(load_checkpoint)
