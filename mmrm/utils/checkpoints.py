@@ -1,7 +1,7 @@
 """Reading checkpoint files without executing anything in them.
 
 A ``.pth`` file is a pickle, a program. mmrm reads it with ``weights_only=True`` and in no other way: tensors, plain
-Python values and what mmengine stores (:mod:`mmrm.compat.checkpoints`). torch itself compares no checksum; here those
+Python values and what mmengine stores (:mod:`mmrm.compat.safe_classes`). torch itself compares no checksum; here those
 that a file carries are compared: the CRCs of torch's zip files and the SHA-256 of what mmrm exported. For each way in
 which a file can be wrong there is a message that says which.
 """
