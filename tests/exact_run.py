@@ -101,6 +101,7 @@ def runner(
     worker_init=None,
     persistent=True,
     model_settings=(),
+    evaluator=None,
     **kwargs,
 ):
     """Twelve iterations with RM: three epochs of four, if ``loop`` does not say otherwise."""
@@ -130,7 +131,7 @@ def runner(
         else None,
         train_cfg=loop or dict(by_epoch=True, max_epochs=3),
         val_cfg=dict() if validate else None,
-        val_evaluator=dict(type='Accuracy') if validate else None,
+        val_evaluator=(evaluator or dict(type='Accuracy')) if validate else None,
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.05, momentum=0.9), accumulative_counts=accumulate),
         param_scheduler=[
             dict(type='CosineAnnealingLR', T_max=4),

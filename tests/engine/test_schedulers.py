@@ -136,7 +136,7 @@ def test_a_resumed_run_goes_on_with_the_same_curve(tmp_path):
     assert list({**first, **second}.values()) == pytest.approx(logged_cosine(0.1, 12))
 
 
-@pytest.mark.parametrize('schedule', CURVES)
+@pytest.mark.parametrize('schedule', ['cifar_200e', 'cifar_300e'])
 def test_auto_scale_lr_scales_the_whole_curve(tmp_path, schedule):
     cfg = Config.fromfile(SCHEDULES / f'{schedule}.py')
     cfg.train_cfg.max_epochs = 8

@@ -181,7 +181,7 @@ def test_those_who_wait_for_a_lock_have_it_one_after_the_other(tmp_path):
 
 
 @needs_locks
-def test_who_only_asks_is_in_nobodys_way(tmp_path):
+def test_lock_query_does_not_block(tmp_path):
     path = tmp_path / 'lock'
     path.touch()
     with open(path) as file:
@@ -192,7 +192,7 @@ def test_who_only_asks_is_in_nobodys_way(tmp_path):
 
 
 @pytest.mark.parametrize('why', ['nfs', 'windows'])
-def test_where_there_are_no_locks_it_is_told(why, tmp_path, monkeypatch, capsys):
+def test_a_file_system_without_locks_is_warned_of(why, tmp_path, monkeypatch, capsys):
     if why == 'windows':
         monkeypatch.setattr(files, 'fcntl', None)
     else:
@@ -211,7 +211,7 @@ def test_where_there_are_no_locks_it_is_told(why, tmp_path, monkeypatch, capsys)
 
 
 @needs_locks
-def test_a_lock_that_was_left_behind_on_another_machine_is_told(tmp_path, capsys):
+def test_a_lock_file_of_another_machine_is_warned_of(tmp_path, capsys):
     path = tmp_path / 'lock'
     path.write_text('{"host": "elsewhere", "pid": 7, "since": "2026-01-02 03:04:05"}')
     with locked(path):

@@ -4,12 +4,10 @@ import pytest
 from mmengine.config import Config
 from tiny_run import BESIDE, in_pure_python, write_run
 
-from mmrm.experiments.sweep import SETTINGS, SWEEPS
 from mmrm.utils import processes
 from mmrm.utils.config import read_config
 from mmrm.utils.errors import UserValueError
 from mmrm.utils.options import unknown_options
-from mmrm.utils.paths import shipped
 
 
 @pytest.fixture(scope='module')
@@ -105,13 +103,6 @@ def test_parts_that_no_class_describes_are_told_only_where_a_name_is_near(tmp_pa
     cfg = Config(dict(model=dict(train_cfg=dict(rpn=dict(pos_weight=-1))), default_scope='mmdet'))
     assert unknown_options(cfg, {'model.train_cfg.rpn.debug': False}) == []
     assert unknown_options(cfg, {'model.train_cfg.rpn.pos_weigth': 1})[0].nearest == 'model.train_cfg.rpn.pos_weight'
-
-
-def test_the_sweeps_cause_no_warning():
-    for sweep in SWEEPS.values():
-        cfg = Config.fromfile(shipped() / SETTINGS[sweep.settings[0]])
-        for options in sweep.values.values():
-            assert unknown_options(cfg, options) == []
 
 
 def test_the_warning_is_printed_once_and_by_one_process(config, capsys, monkeypatch):
