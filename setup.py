@@ -73,8 +73,6 @@ if __name__ == '__main__':
                 '.mim/**/*',
                 'py.typed',
                 'report/*.json',
-                'demo/*.zip',
-                'experiments/*.jsonl',
                 'report/*/*',
                 'report/vendor/*/*',
                 'weights/zoo/*.json',

@@ -3,7 +3,7 @@
     taskset -c 1 python benchmarks/allocator.py            # the CIFAR-10 experiment's network, one thread, two minutes
 
 Large tensors come and go with every step. glibc gives their pages back to the system, which has to empty new ones; the
-runs of the experiments and of the demo keep them (mmrm.experiments.processes.KEEP_MEMORY). Two processes take the same
+runs of the experiments and of the demo keep them (tools.runs.processes.KEEP_MEMORY). Two processes take the same
 steps in turn, a few at a time; their losses must be equal to the last bit.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.analysis.timing import interleaved, ratio
-from mmrm.experiments.cifar10 import CONFIG
-from mmrm.experiments.processes import KEEP_MEMORY, environment
+from projects.cifar10.run import CONFIG
+from tools.analysis.timing import interleaved, ratio
+from tools.runs.processes import KEEP_MEMORY, environment
 
 
 def work(config: str, batch: int, side: int, steps: int) -> None:

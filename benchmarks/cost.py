@@ -29,9 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mmrm import RecursiveMix
-from mmrm.analysis.memory import peak_memory
-from mmrm.analysis.timing import interleaved, ratio
 from mmrm.core import Box, Consistency, Mix, pool
+from tools.analysis.memory import peak_memory
+from tools.analysis.timing import interleaved, ratio
 
 METHODS = dict(
     baseline=None,

@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.input_speed import make_jpegs
-from mmrm.analysis.timing import interleaved
 from mmrm.utils.paths import find_config
+from tools.analysis.timing import interleaved
 
 CONFIGS = {
     'COCO, ATSS': 'rm/atss_r50_fpn_1x_coco.py',

@@ -32,9 +32,9 @@ from mmpretrain.registry import DATASETS
 from rich.console import Console
 from rich.table import Table
 
-from mmrm.analysis.timing import ratio
 from mmrm.engine.samplers import make_resumable
 from mmrm.utils.paths import find_config
+from tools.analysis.timing import ratio
 
 CONFIGS = {'CIFAR': 'baseline/resnet18_2xb64_cifar10.py', 'ImageNet': 'baseline/resnet50_8xb64_in1k.py'}
 

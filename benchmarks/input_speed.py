@@ -34,12 +34,12 @@ from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
 import mmrm
-from mmrm.analysis.timing import interleaved, ratio
 from mmrm.datasets import transforms
 from mmrm.datasets.jpeg import crop_decoder
 from mmrm.datasets.transforms import lighting_shift
 from mmrm.utils.errors import UserFileError, cli
 from mmrm.utils.paths import find_config
+from tools.analysis.timing import interleaved, ratio
 
 NORMAL = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

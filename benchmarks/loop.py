@@ -34,13 +34,13 @@ from mmpretrain.registry import DATASETS
 from rich.console import Console
 from rich.table import Table
 
-from mmrm.analysis.timing import interleaved, ratio
 from mmrm.core import Consistency, RecursiveMix, pool
 from mmrm.datasets.seeding import Draw
 from mmrm.engine.runner import Runner
-from mmrm.experiments.cifar10 import CONFIG, FLOAT32
 from mmrm.models.data_preprocessor import recursive_mixes
 from mmrm.utils.paths import find_config
+from projects.cifar10.run import CONFIG, FLOAT32
+from tools.analysis.timing import interleaved, ratio
 
 
 @DATASETS.register_module()

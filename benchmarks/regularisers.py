@@ -18,13 +18,13 @@ import mmrm.models  # noqa: F401  isort: skip
 import numpy as np
 import torch
 
-from mmrm.analysis import efficiency
-from mmrm.analysis.timing import interleaved, ratio
 from mmrm.report import grids
 from mmrm.report.published import FOLDERS
 from mmrm.utils.errors import UserError, one_line
 from mmrm.utils.paths import shipped
 from mmrm.weights import classifiers
+from tools.analysis import efficiency
+from tools.analysis.timing import interleaved, ratio
 
 CONFIG = 'resnet50_8xb64_in1k.py'
 HEADERS = ('Regulariser', 'Step (ms)', 'Beside the baseline (95 % interval)')

@@ -28,7 +28,7 @@ from mmengine.optim import OptimWrapper
 from rich.console import Console
 from rich.table import Table
 
-from mmrm.analysis.timing import interleaved, ratio
+from tools.analysis.timing import interleaved, ratio
 
 COLLECTIVES = ('all_reduce', 'broadcast', 'all_gather', 'reduce', 'reduce_scatter', 'gather', 'scatter', 'barrier')
 

@@ -13,6 +13,7 @@ from mmengine.visualization import Visualizer
 import mmrm.models  # noqa: F401  what every config imports, before a test imports mmdet or mmseg
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers.py and reference.py, from every folder of tests
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tools/ and projects/
 
 
 @pytest.fixture(autouse=True)

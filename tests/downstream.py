@@ -6,10 +6,10 @@ import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, MODELS, init_default_scope
+from world import make_world
 
 import mmrm
 from mmrm.cli.preflight import set_loader_defaults
-from mmrm.demo.world import make_world
 from mmrm.engine.runner import Runner
 
 CONFIGS = mmrm.utils.paths.shipped() / 'configs'

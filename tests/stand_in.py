@@ -3,7 +3,7 @@
 import sys
 import time
 
-from mmrm.experiments import jobs
+from tools.runs import jobs
 
 # Logs as mmengine does, from where it resumes on; begins with the validation of the epoch that it resumes from.
 TRAINER = """

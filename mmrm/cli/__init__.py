@@ -16,7 +16,7 @@ FOLDER = Path(__file__).resolve().parent
 # What commands share, not commands themselves.
 SHARED = ('gpu_defaults', 'launch', 'options', 'prediction', 'preflight', 'processes')
 # In the order of the work; every other command follows under its own heading.
-WAY = ('init', 'check', 'train', 'test', 'dist', 'predict', 'export', 'convert', 'report', 'demo')
+WAY = ('init', 'check', 'train', 'test', 'dist', 'predict', 'export', 'convert', 'report')
 
 
 def commands() -> Dict[str, Path]:

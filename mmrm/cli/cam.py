@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Optional, Sequence
 
-from ..analysis.efficiency import choose_device
 from ..report import cam
 from ..report.tables import show_path
 from ..utils import figures
@@ -46,7 +45,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         parser.error('give either --images or --mixed')
     figures.check_picture(args.out, args.overwrite)
     cam.grad_cam()
-    models = classifiers.parse_models(args.model, choose_device(args.device))
+    models = classifiers.parse_models(args.model, classifiers.choose_device(args.device))
     if args.images:
         subjects = cam.natural_subjects(args.images, models[0])
         data = ', '.join(dict.fromkeys(show_path(Path(each.partition('=')[0])) for each in args.images))

@@ -34,8 +34,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('--device', choices=('cpu', 'cuda'), help='default: cuda if there is one')
     args = parser.parse_args(argv)
 
-    from ..analysis.efficiency import choose_device
     from ..weights.build import open_run
+    from ..weights.classifiers import choose_device
     from .prediction import Prediction, find_images, predict, write_maps
 
     files = find_images(args.images)

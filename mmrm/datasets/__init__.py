@@ -7,7 +7,6 @@ compat.apply()  # before mmpretrain is imported
 
 from .cifar import RMCIFAR10, RMCIFAR100
 from .crop_flip import RMCropFlip
-from .fetch_cifar10 import get_cifar10
 from .imagenet import RMImageNet
 from .images import RMImageFolder
 from .transforms import (
@@ -33,5 +32,4 @@ __all__ = [
     'RMLoadResizedCrop',
     'RMPackInputs',
     'RMRandomResizedCrop',
-    'get_cifar10',
 ]

@@ -15,7 +15,7 @@ from mmpretrain.registry import DATASETS
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import find
 
-# MD5 sums of the files that `mmrm.datasets.fetch_cifar10` writes, by name.
+# MD5 sums of the files that ``tools/get_cifar10.py`` writes, by name.
 REWRITTEN = {
     'data_batch_1': 'f205d339e2feeb10b1280212383d2b23',
     'data_batch_2': '316cdf63237f5031148771029bd2c3a1',

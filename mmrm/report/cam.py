@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..analysis.mixed_batches import recursive_mix_of
 from ..utils import figures, panels
 from ..utils.config import number_of_classes, test_steps, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
@@ -205,7 +204,7 @@ def mixed_subjects(
         most (int): Classes of an image at most. Defaults to 4.
     """
     cfg = classifiers.load_config(trained.cfg.filename, part='test')
-    dataset, augment = classifiers.build_dataset(cfg, 'test'), recursive_mix_of(cfg)[0]
+    dataset, augment = classifiers.build_dataset(cfg, 'test'), classifiers.recursive_mix_of(cfg)[0]
     names, number = panels.class_names(dataset), number_of_classes(cfg)
     with classifiers.seeded(seed):
         stream = classifiers.read_batches(dataset, max(images, 2), seed)

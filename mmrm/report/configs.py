@@ -112,7 +112,7 @@ def authors(base: Optional[Base]) -> Optional[authors_curves.Curves]:
 
 
 def sweep_of(folder: Path) -> Optional[str]:
-    """``sweep/<sweep>/<setting>/<value>`` of a run that tools/sweep.py started; None of any other."""
+    """``sweep/<sweep>/<setting>/<value>`` of a run that tools/analysis/sweep.py started; None of any other."""
     parts = folder.absolute().parts
     if len(parts) > 5 and parts[-5] == 'sweep' and parts[-1].startswith('seed'):
         return '/'.join(parts[-5:-1])

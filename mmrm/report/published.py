@@ -1,7 +1,7 @@
 """Every result table of the paper as data: published numbers, the metric behind each, the config that fills the row.
 
 A row's configs stand in the order in which a run of theirs is looked for. Rows of the ablations also name the run of
-``tools/sweep.py`` that fills them. Errors are 100 - accuracy.
+``tools/analysis/sweep.py`` that fills them. Errors are 100 - accuracy.
 """
 
 from typing import Dict, List, NamedTuple, Optional, Tuple
@@ -12,7 +12,7 @@ class Metric(NamedTuple):
 
     Args:
         header (str): The paper's name of it.
-        key (str): Its name in mmengine's logs (or in the results of tools/efficiency.py).
+        key (str): Its name in mmengine's logs (or in the results of tools/analysis/efficiency.py).
         factor (float): ``offset + factor * logged`` is what the paper shows.
         offset (float): See ``factor``.
         decimals (int): Digits after the point in the paper.
@@ -63,7 +63,7 @@ class Row(NamedTuple):
         labels (tuple[str, ...]): One for each of the table's ``columns``.
         published (tuple[float, ...]): One for each of its ``metrics``.
         configs (tuple[str, ...]): What fills it.
-        sweep (tuple[str, str, str], optional): Sweep, setting and value of tools/sweep.py that fill it.
+        sweep (tuple[str, str, str], optional): Sweep, setting and value of tools/analysis/sweep.py that fill it.
         runs (int, optional): Of how many runs it is the mean, where that differs from the table's.
         recipe (str): Of :data:`RECIPES`: how the published number was trained, where rows of a table differ in that.
     """

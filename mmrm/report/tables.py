@@ -211,7 +211,7 @@ def _stat(metric: Metric, found: List[dict]) -> Optional[Stat]:
 
 
 def _efficiency(row: Row, root: Path) -> List[dict]:
-    """What tools/efficiency.py measured for a row."""
+    """What tools/analysis/efficiency.py measured for a row."""
     path = root / EFFICIENCY_FILE
     if not path.is_file():
         return []
@@ -219,7 +219,7 @@ def _efficiency(row: Row, root: Path) -> List[dict]:
         measured = json.loads(path.read_text())['configs']
         return [measured[config] for config in row.configs if config in measured][:1]
     except (ValueError, KeyError, TypeError) as error:
-        raise UserFileError(f'{path} is not a result of tools/efficiency.py --json: {error!r}') from error
+        raise UserFileError(f'{path} is not a result of tools/analysis/efficiency.py --json: {error!r}') from error
 
 
 # ---------------------------------------------------------------------------------------------------------- same config
@@ -245,7 +245,7 @@ def _wanted(config: Optional[str], sweep: Optional[Tuple[str, str, str]]) -> dic
     from mmengine.config import Config
 
     if config is None:
-        from ..experiments.sweep import SETTINGS, SWEEPS
+        from .ablations import SETTINGS, SWEEPS
 
         cfg = Config.fromfile(shipped() / SETTINGS[sweep[1]])
         cfg.merge_from_dict(SWEEPS[sweep[0]].values[sweep[2]])
@@ -269,7 +269,7 @@ def _commands(table: Table, row: Row, config: Optional[str], runs: List[RunLog],
         if sum(run.finished for run in runs) < wanted:
             sweep, setting, value = row.sweep
             seeds = '' if wanted == 3 else f' --seeds {" ".join(map(str, range(wanted)))}'
-            commands.append(f'python tools/sweep.py {sweep} --setting {setting} --values {value}{seeds}')
+            commands.append(f'python tools/analysis/sweep.py {sweep} --setting {setting} --values {value}{seeds}')
     else:
         config = config or row.configs[0]
         start = train_command(config)
@@ -281,7 +281,7 @@ def _commands(table: Table, row: Row, config: Optional[str], runs: List[RunLog],
             missing = [seed for seed in range(wanted + len(runs)) if seed not in known][: wanted - len(runs)]
             commands += [start if wanted == 1 else f'{start} --seed {seed}' for seed in missing]
     if any(cell.metric.source == 'efficiency' and cell.best is None for cell in cells):
-        commands.append(f'python tools/efficiency.py --json work_dirs/{EFFICIENCY_FILE}')
+        commands.append(f'python tools/analysis/efficiency.py --json work_dirs/{EFFICIENCY_FILE}')
     return commands
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.registry import HOOKS, init_default_scope
-from mmpretrain.registry import DATASETS, MODELS
+from mmpretrain.registry import BATCH_AUGMENTS, DATASETS, MODELS
 
+from ..core import RecursiveMix
 from ..datasets.locate import find_data
 from ..engine.hooks.random_state import get_random_state, set_random_state
 from ..models.regularisers import bind_augments
@@ -194,3 +195,19 @@ def check_same_classes(models: Sequence[Trained]) -> None:
     if len(set(counts.values())) > 1:
         told = ', '.join(f'{name}: {count}' for name, count in counts.items())
         raise UserValueError(f'the models have different numbers of classes ({told}): they cannot be compared.')
+
+
+def recursive_mix_of(cfg: Config) -> Tuple[RecursiveMix, bool]:
+    """The RecursiveMix of a config, new and empty, and whether the config has one; its defaults otherwise."""
+    augments = (preprocessor_of(cfg).get('batch_augments') or {}).get('augments') or []
+    for augment in augments if isinstance(augments, (list, tuple)) else [augments]:
+        if type_name(augment) == 'RecursiveMix':
+            return BATCH_AUGMENTS.build(dict(augment)), True
+    return RecursiveMix(), False
+
+
+def choose_device(asked: Optional[str] = None) -> str:
+    """'cuda' if there is one, unless the CPU was asked for."""
+    if asked == 'cuda' and not torch.cuda.is_available():
+        raise UserValueError('--device cuda: torch.cuda.is_available() is false.')
+    return asked or ('cuda' if torch.cuda.is_available() else 'cpu')

@@ -4,10 +4,10 @@ import pytest
 import torch
 from tiny_run import write_run
 
-from mmrm.analysis import cut_or_resize
 from mmrm.core import RecursiveMix
 from mmrm.utils.errors import UserValueError
 from mmrm.weights import classifiers
+from tools.analysis import cut_or_resize
 
 
 def test_resizing_is_recursive_mix_itself():

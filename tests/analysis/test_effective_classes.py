@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mmrm.analysis import effective_classes as effective
 from mmrm.utils.errors import UserValueError
+from tools.analysis import effective_classes as effective
 
 
 @pytest.fixture(scope='module')

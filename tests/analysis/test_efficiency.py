@@ -5,10 +5,10 @@ import json
 import pytest
 from tiny_run import write_run
 
-from mmrm.analysis import efficiency
-from mmrm.analysis.timing import interleaved, ratio
 from mmrm.utils.errors import UserValueError
 from mmrm.weights import classifiers
+from tools.analysis import efficiency
+from tools.analysis.timing import interleaved, ratio
 
 
 @pytest.fixture(scope='module')
@@ -81,7 +81,7 @@ def test_candidates_run_in_turn_as_often_as_asked():
 
 def test_mistakes_are_named(tmp_path):
     with pytest.raises(UserValueError, match='not one of a classifier'):
-        efficiency.measure(['configs/demo/atss_cells.py'])
+        efficiency.measure(['projects/demo/configs/atss_cells.py'])
     with pytest.raises(UserValueError, match='size of its training images cannot be told'):
         efficiency.measure([str(write_run(tmp_path))])
     with pytest.raises(UserValueError, match='there is no config'):

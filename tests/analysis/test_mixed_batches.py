@@ -12,10 +12,10 @@ from mmengine.runner import Runner
 from mmpretrain.registry import BATCH_AUGMENTS
 from tiny_run import write_run
 
-from mmrm.analysis import mixed_batches
 from mmrm.utils import panels
 from mmrm.utils.errors import UserTypeError, UserValueError
 from mmrm.weights import classifiers
+from tools.analysis import mixed_batches
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_figure_has_a_panel_for_each_method_and_iteration(cfg):
 
 def test_mistakes_are_named(tmp_path):
     with pytest.raises(UserValueError, match='not one of a classifier'):
-        classifiers.load_config('configs/demo/atss_cells.py')
+        classifiers.load_config('projects/demo/configs/atss_cells.py')
     cfg = classifiers.load_config(write_run(tmp_path, images=4), part='train')
     with pytest.raises(UserValueError, match='a batch of 9 images from a data set of 4'):
         mixed_batches.collect(cfg, batch=9)

@@ -6,9 +6,9 @@ import torch
 from small_world import write_trained
 from torch import nn
 
-from mmrm.analysis import scale_sensitivity
 from mmrm.utils.errors import UserValueError
 from mmrm.weights import classifiers
+from tools.analysis import scale_sensitivity
 
 
 def test_the_whole_image_is_pasted_smaller_and_the_rest_is_background():

@@ -3,9 +3,9 @@
 import pytest
 from run_logs import write_run
 
-from mmrm.analysis import sweep_curves
 from mmrm.report.published import CURVES
 from mmrm.utils.errors import UserFileError, UserValueError
+from tools.analysis import sweep_curves
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_values_are_sorted_as_numbers(tmp_path):
 
 
 def test_nothing_there_says_which_command_makes_it(tmp_path, root):
-    with pytest.raises(UserFileError, match=r'holds no results\. They come from: python tools/sweep\.py omega'):
+    with pytest.raises(UserFileError, match=r'come from: python tools/analysis/sweep\.py omega'):
         sweep_curves.read_sweep('omega', tmp_path)
     with pytest.raises(UserFileError, match='no results for in1k-resnet50'):
         sweep_curves.read_sweep('alpha', root, ['in1k-resnet50'])

@@ -8,7 +8,7 @@ import pytest
 from run_logs import write_run as write_log
 from small_world import write_trained
 
-TOOLS = Path(__file__).parents[2] / 'tools'
+TOOLS = Path(__file__).parents[2] / 'tools' / 'analysis'
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def run(monkeypatch, capsys):
         monkeypatch.setattr(sys, 'path', list(sys.path))
         code = 0
         try:
-            runpy.run_path(str(TOOLS / name), run_name='__main__')
+            runpy.run_path(str(TOOLS / name if (TOOLS / name).is_file() else TOOLS.parent / name), run_name='__main__')
         except SystemExit as stop:
             code = stop.code
         printed = capsys.readouterr()
@@ -109,5 +109,5 @@ def test_efficiency(run, tmp_path):
 
 @pytest.mark.parametrize('tool', ['mixed_batches.py', 'cut_or_resize.py'])
 def test_a_config_that_is_no_classifier_s(run, tmp_path, tool):
-    code, _, told = run(tool, 'configs/demo/pspnet_cells.py', tmp_path / 'a.png')
+    code, _, told = run(tool, 'projects/demo/configs/pspnet_cells.py', tmp_path / 'a.png')
     assert code == 2 and 'is not one of a classifier' in told and told.count('\n') == 1

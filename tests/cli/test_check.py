@@ -4,10 +4,10 @@ import pytest
 import torch
 import torchvision
 from tiny_run import in_pure_python, write_run
+from world import make_world
 
 from mmrm import cli
 from mmrm.cli.check import check
-from mmrm.demo.world import make_world
 from mmrm.utils.errors import UserFileError
 from mmrm.utils.paths import shipped
 

@@ -12,9 +12,10 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from mmpretrain.datasets.categories import IMAGENET_CATEGORIES
 
-from mmrm.datasets import RMCIFAR10, RMCIFAR100, cifar, fetch_cifar10
-from mmrm.experiments import cifar10 as experiment
+from mmrm.datasets import RMCIFAR10, RMCIFAR100, cifar
 from mmrm.utils.errors import UserFileError, UserValueError
+from projects.cifar10 import run as experiment
+from tools import get_cifar10 as fetch_cifar10
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 # Parameters without the RoI layer, and what the RoI layer adds.

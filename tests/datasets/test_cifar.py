@@ -17,8 +17,9 @@ import torchvision
 from mmpretrain.registry import DATASETS
 
 import mmrm.models  # noqa: F401
-from mmrm.datasets import RMCIFAR10, RMCIFAR100, cifar, fetch_cifar10
+from mmrm.datasets import RMCIFAR10, RMCIFAR100, cifar
 from mmrm.utils.errors import UserFileError, UserValueError
+from tools import get_cifar10 as fetch_cifar10
 
 NAMES = [f'data_batch_{number}' for number in range(1, 6)] + ['test_batch']
 PER_BATCH = 20

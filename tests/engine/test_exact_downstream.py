@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from mmrm.demo import make_photographs
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.paths import find_config
+from projects.demo.photographs import make_photographs
 
 CASES = {
     'atss_cells': 'train_cfg = dict(max_epochs=2)',
@@ -30,7 +30,7 @@ def test_a_run_of_another_toolbox_goes_on_bit_for_bit(name, tmp_path, monkeypatc
     monkeypatch.setenv('LOCAL_RANK', '0')
     monkeypatch.setattr('logging.raiseExceptions', True)
     config = tmp_path / f'{name}.py'
-    config.write_text(f'_base_ = [{str(find_config(f"configs/demo/{name}.py"))!r}]\n{CASES[name]}\n')
+    config.write_text(f'_base_ = [{str(find_config(f"projects/demo/configs/{name}.py"))!r}]\n{CASES[name]}\n')
 
     def train(folder, *more, workers=0):
         train.main(

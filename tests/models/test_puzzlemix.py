@@ -17,7 +17,6 @@ from mmpretrain.registry import BATCH_AUGMENTS, MODELS
 from torch import distributed as dist
 
 from mmrm import bind_augments
-from mmrm.analysis.memory import peak_memory
 from mmrm.models.regularisers import PuzzleMix
 from mmrm.regularisers.labels import mix_labels
 from mmrm.regularisers.puzzlemix import (
@@ -31,6 +30,7 @@ from mmrm.regularisers.puzzlemix import (
     transport_plan,
 )
 from mmrm.utils.errors import UserError, UserValueError
+from tools.analysis.memory import peak_memory
 
 HEAD = dict(type='LinearClsHead', num_classes=5, in_channels=64, loss=dict(type='CrossEntropyLoss'))
 

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from helpers import batch, classifier, step
 
 from mmrm import bind_augments
-from mmrm.analysis.memory import peak_memory
 from mmrm.core import Box
 from mmrm.models.regularisers import StyleCutMix
 from mmrm.regularisers.stylecutmix import (
@@ -23,6 +22,7 @@ from mmrm.regularisers.stylecutmix import (
     style_gamma,
 )
 from mmrm.utils.errors import UserError, UserFileError, UserTypeError, UserValueError
+from tools.analysis.memory import peak_memory
 
 # Layer of the published files -> channels in, out, kernel.
 VGG = {

@@ -83,12 +83,12 @@ def test_missing_images_and_a_missing_checkpoint_are_told(classifier):
 
 @pytest.mark.parametrize('name, kind', [('atss_cells', 'Detection'), ('pspnet_cells', 'Segmentation')])
 def test_detectors_and_segmentors_stand_beside_the_truth(tmp_path, monkeypatch, name, kind):
-    from mmrm.demo import make_photographs
+    from projects.demo.photographs import make_photographs
 
     make_photographs(tmp_path / 'photographs', train=4, val=4)
     monkeypatch.setenv('MMRM_PHOTOGRAPHS', 'photographs')  # found from the folder of the run
     monkeypatch.setenv('MMRM_BACKBONE', 'random')
-    cfg = Config.fromfile(page.FOLDER.parents[1] / 'configs' / 'demo' / f'{name}.py')
+    cfg = Config.fromfile(page.FOLDER.parents[1] / 'projects' / 'demo' / 'configs' / f'{name}.py')
     key = 'coco/bbox_mAP' if kind == 'Detection' else 'mIoU'
     folder = write_session(tmp_path / name, '20260101_000000', epochs(1, [0.1], key=key), cfg.pretty_text)
     init_default_scope(cfg.default_scope)

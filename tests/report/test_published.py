@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mmrm.experiments.sweep import SETTINGS, SWEEPS
+from mmrm.report.ablations import SETTINGS, SWEEPS
 from mmrm.report.published import CURVES, FOLDERS, METRICS, RECIPES, TABLES
 from mmrm.utils.paths import shipped
 

@@ -168,10 +168,10 @@ def test_a_missing_cell_has_the_command_that_fills_it(tmp_path):
         'tools/dist_train.sh configs/rm/atss_r50_fpn_1x_coco.py 8'
     ]
     assert row_of('components', tmp_path, '+ RS').commands == [
-        'python tools/sweep.py components --setting cifar100-pyramidnet164 --values rs'
+        'python tools/analysis/sweep.py components --setting cifar100-pyramidnet164 --values rs'
     ]
     assert row_of('fc', tmp_path, 'Shared', 'ImageNet').commands == [
-        'python tools/sweep.py fc --setting in1k-resnet50 --values shared --seeds 0'
+        'python tools/analysis/sweep.py fc --setting in1k-resnet50 --values shared --seeds 0'
     ]
 
 
@@ -187,7 +187,7 @@ def test_a_command_that_fills_a_cell_is_one_that_the_tools_take(tmp_path):
                 elif words[1] == 'tools/train.py':
                     parser().parse_args(words[2:])
                 else:
-                    assert words[1] in ('tools/sweep.py', 'tools/efficiency.py'), (name, command)
+                    assert words[1] in ('tools/analysis/sweep.py', 'tools/analysis/efficiency.py'), (name, command)
 
 
 def test_a_table_tells_which_recipe_a_published_number_had(tmp_path):
@@ -274,7 +274,7 @@ def test_the_cost_table_takes_parameters_from_the_efficiency_tool(tmp_path):
     assert cells['Flops (G)'].difference == pytest.approx(-0.008, abs=1e-3)
     assert cells['Memory (MB)'].best.mean == 5900
     (tmp_path / 'efficiency.json').write_text('[]')
-    with pytest.raises(UserFileError, match='not a result of tools/efficiency'):
+    with pytest.raises(UserFileError, match='not a result of tools/analysis/efficiency'):
         row_of('efficiency', tmp_path, '+ RM')
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mmrm.demo import make_photographs
 from mmrm.utils.paths import shipped
+from projects.demo.photographs import make_photographs
 
 
 @pytest.fixture(scope='module')
@@ -29,7 +29,7 @@ def test_a_config_trains_under_the_toolboxes_own_tool(toolbox, config, photograp
         [
             sys.executable,
             str(tool),
-            str(shipped() / f'configs/demo/{config}.py'),
+            str(shipped() / f'projects/demo/configs/{config}.py'),
             '--work-dir',
             str(tmp_path / 'run'),
             '--cfg-options',

@@ -5,7 +5,6 @@ import torch
 from mmengine.runner import Runner
 from tiny_run import BESIDE, write_run
 
-from mmrm.analysis import mixed_batches
 from mmrm.utils.config import number_of_classes
 from mmrm.weights import classifiers
 
@@ -19,6 +18,6 @@ def test_the_preprocessor_is_the_runners(more, tmp_path):
     assert type(found) is type(wanted) and found.batch_augments.augments[0].alpha == 0.3
     assert torch.equal(found.mean, wanted.mean) and torch.equal(found.std, wanted.std)
     assert torch.equal(classifiers.build_preprocessor(cfg).mean, wanted.mean)
-    augment, own = mixed_batches.recursive_mix_of(cfg)
+    augment, own = classifiers.recursive_mix_of(cfg)
     assert own and augment.alpha == 0.3
     assert number_of_classes(classifiers.load_config(config)) == 2  # the preprocessor says so

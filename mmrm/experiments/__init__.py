@@ -1,1 +1,0 @@
-"""Many runs: side by side, resumable, each with its record."""

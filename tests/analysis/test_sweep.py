@@ -1,0 +1,400 @@
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from mmengine.config import Config
+from mmpretrain.registry import MODELS
+from stand_in import starts, use_stand_in, wait_for
+from tiny_run import BESIDE, in_pure_python, write_run
+
+import mmrm
+from mmrm.cli import train
+from mmrm.models.batch_augments import ResizeFillMix
+from mmrm.utils.config import read_config
+from mmrm.utils.errors import UserError
+from tools.analysis import sweep
+from tools.runs import jobs
+
+ROOT = Path(__file__).parents[2]
+TOOL = ROOT / 'tools' / 'analysis' / 'sweep.py'
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two runs of three epochs whose trainer is a stand-in; a file beside them makes it wait or fail."""
+    use_stand_in(tmp_path, monkeypatch)
+    return sweep.plan('fc', ['cifar10-resnet18-w16'], [0], root=tmp_path / 'runs', options={'train_cfg.max_epochs': 3})
+
+
+# ------------------------------------------------------------------------------------------------------------- planning
+def test_the_sweeps_are_those_of_the_paper():
+    assert {name: list(each.values) for name, each in sweep.SWEEPS.items()} == dict(
+        alpha=['0.1', '0.2', '0.3', '0.4', '0.5', '0.6', '0.7', '0.8', '0.9'],
+        omega=['0', '0.01', '0.05', '0.08', '0.1', '0.2', '0.3', '0.4', '0.5', '1'],
+        components=['rs', 'rs+his', 'rs+his+cl'],
+        fc=['unshared', 'shared'],
+        interpolation=['nearest', 'bilinear'],
+    )
+    pyramid, resnet, imagenet = 'cifar10-pyramidnet200', 'cifar100-resnet18', 'in1k-resnet50'
+    assert {name: each.settings for name, each in sweep.SWEEPS.items()} == dict(
+        alpha=(pyramid, resnet),
+        omega=(pyramid, resnet),
+        components=('cifar100-pyramidnet164',),
+        fc=(pyramid, resnet, imagenet),
+        interpolation=(pyramid, resnet, imagenet),
+    )
+
+
+def model_of(run):
+    """The preprocessor's augment and the head of a run, through train.py's own command line."""
+    args = train.parser(processes=run.gpus > 1).parse_args(run.command()[3 if run.gpus > 1 else 2 :])
+    cfg = Config.fromfile(run.config)
+    cfg.merge_from_dict(args.cfg_options)
+    assert args.seed == run.seed and args.work_dir == str(run.work_dir) and args.resume == 'auto'
+    return MODELS.build(cfg.model.data_preprocessor).batch_augments, MODELS.build(cfg.model.head)
+
+
+@pytest.mark.parametrize(
+    'name, attribute',
+    [
+        ('alpha', lambda augments, head: f'{augments.augments[0].alpha:g}'),
+        ('omega', lambda augments, head: f'{head.omega:g}'),
+        ('fc', lambda augments, head: 'shared' if head.share_fc else 'unshared'),
+        ('interpolation', lambda augments, head: augments.augments[0].interpolation),
+    ],
+)
+def test_a_value_reaches_the_model_and_nothing_else_changes(name, attribute, tmp_path):
+    def state(augments, head):
+        augment = augments.augments[0]
+        return dict(
+            kind=type(augment),
+            alpha=augment.alpha,
+            interpolation=augment.interpolation,
+            probs=augments.probs,
+            omega=head.omega,
+            share_fc=head.share_fc,
+        )
+
+    base = dict(kind=mmrm.RecursiveMix, alpha=0.5, interpolation='nearest', probs=None, omega=0.1, share_fc=False)
+    runs = sweep.plan(name, ['cifar10-resnet18-w16'], seeds=[7], root=tmp_path)
+    for run in runs:
+        model = model_of(run)
+        assert attribute(*model) == run.value
+        assert len([key for key, value in state(*model).items() if value != base[key]]) <= 1
+    assert [run.value for run in runs] == list(sweep.SWEEPS[name].values)
+
+
+def test_components_are_the_papers_three_rows(tmp_path):
+    rs, history, everything = (model_of(run) for run in sweep.plan('components', seeds=[0], root=tmp_path))
+    augment = rs[0].augments[0]
+    assert (type(augment), augment.alpha, rs[0].probs, rs[1].omega) == (ResizeFillMix, 1.0, [0.5, 0.5], 0)
+    augment = history[0].augments[0]
+    assert (type(augment), augment.alpha, history[0].probs, history[1].omega) == (mmrm.RecursiveMix, 0.5, None, 0)
+    augment = everything[0].augments[0]
+    kind = mmrm.RecursiveMix
+    assert (type(augment), augment.alpha, everything[0].probs, everything[1].omega) == (kind, 0.5, None, 0.1)
+
+
+def test_a_plan_has_a_folder_a_run_and_as_many_gpus_as_the_recipe(tmp_path):
+    runs = sweep.plan('alpha', seeds=[0, 1, 2], root=tmp_path)
+    assert len({run.work_dir for run in runs}) == len(runs) == 9 * 3 * 2
+    assert {(run.setting, run.gpus, run.epochs) for run in runs} == {
+        ('cifar10-pyramidnet200', 1, 300),
+        ('cifar100-resnet18', 2, 200),
+    }
+    assert runs[0].work_dir == tmp_path / 'alpha' / 'cifar10-pyramidnet200' / '0.1' / 'seed0'
+    assert {run.gpus for run in sweep.plan('fc', ['in1k-resnet50'], root=tmp_path)} == {8}
+    assert {run.gpus for run in sweep.plan('fc', ['in1k-resnet50'], root=tmp_path, cpu=True)} == {1}
+
+
+@pytest.mark.parametrize(
+    'arguments, told',
+    [
+        (dict(sweep='beta'), "unknown sweep 'beta'; allowed: alpha, omega, components, fc, interpolation"),
+        (dict(settings=['mnist']), "unknown setting 'mnist'; allowed: cifar10-pyramidnet200, cifar100-resnet18"),
+        (dict(settings=['configs/rm/nothing.py']), 'does not exist'),
+        (dict(settings=['configs/baseline/resnet18_2xb64_cifar100.py']), 'is not one of RecursiveMix'),
+        (dict(values=['0.55']), r"unknown value of alpha '0.55'; allowed: 0.1, 0.2"),
+        (dict(seeds=[-1]), 'seed -1'),
+        (dict(gpus=0), 'gpus=0'),
+        (dict(options={f'{sweep.AUGMENTS}.alpha': 0.5}), 'cannot set .*alpha: the sweep alpha sets it'),
+    ],
+)
+def test_a_wrong_request_lists_what_is_allowed(arguments, told, tmp_path):
+    with pytest.raises(UserError, match=told):
+        sweep.plan(**{'sweep': 'alpha', 'root': tmp_path, **arguments})
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_for_the_checkpoints_of_all_runs_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r'checkpoint\.out_dir would be one folder for several runs'):
+        sweep.plan(
+            'fc',
+            ['cifar10-resnet18-w16'],
+            [0],
+            root=tmp_path,
+            options={'default_hooks.checkpoint.out_dir': str(tmp_path)},
+        )
+
+
+def test_a_config_of_ones_own_may_have_its_preprocessor_beside_the_model(tmp_path):
+    config = write_run(tmp_path, more=BESIDE)
+    for run in sweep.plan('alpha', [str(config)], [0], ['0.1', '0.9'], tmp_path / 'runs'):
+        args = train.parser().parse_args(run.command()[2:])
+        cfg = read_config(run.config, args.cfg_options)
+        assert 'data_preprocessor' not in cfg.model
+        assert f'{cfg.data_preprocessor.batch_augments.augments["alpha"]:g}' == run.value
+    with pytest.raises(UserError, match=r'cannot set data_preprocessor\..*alpha: the sweep alpha sets it'):
+        sweep.plan(
+            'alpha',
+            [str(config)],
+            [0],
+            root=tmp_path / 'runs',
+            options={'data_preprocessor.batch_augments.augments.alpha': 0.5},
+        )
+
+
+def test_a_config_of_ones_own_may_name_classes_instead_of_strings(tmp_path):
+    config = in_pure_python(write_run(tmp_path))
+    assert len(sweep.plan('alpha', [str(config)], [0], root=tmp_path / 'runs')) == 9
+
+
+def test_another_preprocessor_beside_the_model_is_another_run(tmp_path):
+    config = write_run(tmp_path, more=BESIDE)
+    (first,) = sweep.plan('fc', [str(config)], [0], ['shared'], tmp_path / 'runs')
+    config.write_text(config.read_text() + "data_preprocessor['std'] = [60.] * 3\n")
+    (second,) = sweep.plan('fc', [str(config)], [0], ['shared'], tmp_path / 'runs')
+    assert first.fingerprint != second.fingerprint
+
+
+def test_numbers_may_be_written_in_any_way(tmp_path):
+    runs = sweep.plan('omega', ['cifar100-resnet18'], [0], ['1.0', '0', '.10'], tmp_path)
+    assert [run.value for run in runs] == ['1', '0', '0.1']
+
+
+# -------------------------------------------------------------------------------------------------------------- running
+def test_a_summary_has_best_and_last_of_each_run(runs):
+    jobs.train(runs[0])
+    rows = sweep.summary(runs)
+    assert [(row['value'], row['state'], row['best'], row['last']) for row in rows] == [
+        ('unshared', 'finished', 30.0, 30.0),
+        ('shared', 'new', None, None),
+    ]
+
+
+def test_other_settings_in_the_same_folder_are_an_error_and_nothing_is_lost(runs, tmp_path):
+    jobs.train(runs[0])
+    before = sorted(tmp_path.rglob('*'))
+    with pytest.raises(UserError, match=r'holds a run with other settings.*epochs 3 there, 200 here'):
+        sweep.plan('fc', ['cifar10-resnet18-w16'], [0], root=tmp_path / 'runs')
+    assert sorted(tmp_path.rglob('*')) == before
+    same = sweep.plan('fc', ['cifar10-resnet18-w16'], [0], root=tmp_path / 'runs', options={'train_cfg.max_epochs': 3})
+    assert same[0].finished()
+
+
+def test_another_config_of_the_same_name_is_another_run(config, tmp_path):
+    (run,) = sweep.plan('fc', [str(config)], [0], ['shared'], root=tmp_path / 'runs')
+    run.work_dir.mkdir(parents=True)
+    (run.work_dir / 'run.json').write_text(json.dumps(run.describe()))
+    config.rename(tmp_path / 'data' / config.name)
+    (moved,) = sweep.plan('fc', [str(tmp_path / 'data' / config.name)], [0], ['shared'], root=tmp_path / 'runs')
+    assert moved.describe() == run.describe()  # the same, from another place
+    moved.config.write_text(moved.config.read_text() + 'optim_wrapper = dict(optimizer=dict(lr=0.3))\n')
+    with pytest.raises(UserError, match=r'holds a run with other settings \(fingerprint'):
+        sweep.plan('fc', [str(moved.config)], [0], ['shared'], root=tmp_path / 'runs')
+
+
+# ---------------------------------------------------------------------------------------------------------------- Slurm
+def test_slurm_without_submitit_says_what_to_install(runs, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'submitit', None)
+    with pytest.raises(UserError, match='pip install submitit'):
+        sweep.run_on_slurm(runs)
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """An ``sbatch`` that takes jobs and runs none."""
+    pytest.importorskip('submitit')
+    for name in ('sbatch', 'srun', 'sacct'):
+        path = tmp_path / 'bin' / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text('#!/bin/sh\necho Submitted batch job 1234\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv('PATH', f'{tmp_path / "bin"}{os.pathsep}{os.environ["PATH"]}')
+    monkeypatch.setenv('PYTHONPATH', os.environ.get('PYTHONPATH', ''))
+
+
+def test_unfinished_runs_become_one_job_array(runs, sbatch):
+    more = sweep.plan(
+        'fc', ['cifar10-resnet18-w16'], [1], root=runs[0].work_dir.parents[3], options={'train_cfg.max_epochs': 3}
+    )
+    jobs.train(runs[0])
+    submitted = sweep.run_on_slurm(runs + more, jobs=2, parameters=dict(partition='gpu', timeout_min=90))
+    assert [run for run, _ in submitted] == [runs[1], *more]
+    assert [job for _, job in submitted] == ['1234_0', '1234_1', '1234_2']
+    (script,) = (runs[0].work_dir.parents[2] / 'slurm').glob('*_submission.sh')
+    for line in ('--array=0-2%2', '--partition=gpu', '--time=90', '--gpus-per-node=2', '--nodes=1'):
+        assert f'#SBATCH {line}\n' in script.read_text()
+
+
+def test_a_wrong_option_of_slurm_is_told(runs, sbatch):
+    with pytest.raises(UserError, match=r'--slurm: .*colour'):
+        sweep.run_on_slurm(runs, parameters=dict(colour='red'))
+
+
+def test_a_job_trains_its_run_and_a_second_one_finds_it_done(runs, monkeypatch):
+    monkeypatch.setenv('SLURM_JOB_ID', '77')
+    assert sweep.SlurmJob(runs[0])() == 'finished' == sweep.SlurmJob(runs[0])()
+    assert starts(runs[0]) == [0]
+    folder = runs[1].work_dir.parents[1]
+    (folder / 'fail-shared').write_text('1')
+    with pytest.raises(RuntimeError, match=r'fc=shared .*no data'):
+        sweep.SlurmJob(runs[1])()
+
+
+# ------------------------------------------------------------------------------------------------------- the real thing
+@pytest.fixture
+def config(tmp_path):
+    """A RecursiveMix config that trains in a second."""
+    for split in ('train', 'val'):
+        for name in ('a', 'b'):
+            folder = tmp_path / 'data' / split / name
+            folder.mkdir(parents=True)
+            for number in range(4):
+                image = np.random.randint(0, 256, (16, 16, 3), dtype=np.uint8)
+                cv2.imwrite(str(folder / f'{number}.png'), image)
+    path = tmp_path / 'tiny.py'
+    path.write_text(f"""
+_base_ = {str(ROOT / 'configs' / 'rm' / 'resnet18-w16_2xb64_cifar10.py')!r}
+model = dict(
+    data_preprocessor=dict(num_classes=2),
+    backbone=dict(stem_channels=4, base_channels=4),
+    head=dict(num_classes=2, in_channels=32))
+dataset = dict(
+    _delete_=True, type='CustomDataset', data_root={str(tmp_path / 'data')!r}, data_prefix='train',
+    pipeline=[dict(type='LoadImageFromFile'), dict(type='PackInputs')])
+train_dataloader = dict(batch_size=4, num_workers=0, dataset=dataset)
+val_dataloader = dict(batch_size=4, num_workers=0, persistent_workers=False, dataset=dict(dataset, data_prefix='val'))
+test_dataloader = val_dataloader
+val_evaluator = dict(topk=(1, ))
+test_evaluator = val_evaluator
+train_cfg = dict(max_epochs=2)
+""")
+    return path
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    """Runs tools/analysis/sweep.py here; the runs that it starts are processes of their own. Returns its exit code."""
+    monkeypatch.setattr(sys, 'path', list(sys.path))
+    spec = importlib.util.spec_from_file_location('sweep_tool', TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, 'argv', ['sweep.py', *map(str, arguments)])
+        try:
+            module.main()
+        except SystemExit as stop:
+            return stop.code
+        return 0
+
+    return run
+
+
+def test_the_tool_trains_a_sweep_and_repeats_nothing(config, tmp_path, tool, capsys):
+    command = (
+        'fc',
+        '--setting',
+        config,
+        '--values',
+        'shared',
+        '--seeds',
+        3,
+        '--device',
+        'cpu',
+        '--work-dir',
+        tmp_path / 'w',
+    )
+    assert tool(*command) == 0, capsys.readouterr()
+    work_dir = tmp_path / 'w' / 'fc' / 'tiny' / 'shared' / 'seed3'
+    assert (work_dir / 'epoch_2.pth').is_file() and list(work_dir.glob('best_accuracy_top1_epoch_*.pth'))
+    saved = Config.fromfile(work_dir / 'tiny.py')
+    assert saved.model.head.share_fc is True and saved.randomness.seed == 3
+    modified = (work_dir / 'epoch_2.pth').stat().st_mtime_ns
+    capsys.readouterr()
+    assert tool(*command) == 0 and '1 runs, 1 of them finished already' in capsys.readouterr().out
+    assert (work_dir / 'epoch_2.pth').stat().st_mtime_ns == modified
+
+
+def test_the_tool_tells_a_mistake_and_starts_nothing(tmp_path, tool, capsys):
+    assert tool('beta', '--work-dir', tmp_path / 'w') == 2
+    assert capsys.readouterr().err.startswith("error: unknown sweep 'beta'; allowed: alpha,")
+    assert not (tmp_path / 'w').exists()
+
+
+def test_a_dry_run_prints_the_commands_and_starts_nothing(tmp_path, tool, capsys):
+    assert tool('interpolation', '--seeds', 0, '--work-dir', tmp_path / 'w', '--dry-run') == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and all(line.startswith('new: ') for line in lines)
+    assert lines[5].endswith('--cfg-options model.data_preprocessor.batch_augments.augments.interpolation=bilinear')
+    assert not (tmp_path / 'w').exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_with_its_run_is_completed_by_the_next_one(config, tmp_path, tool):
+    command = [
+        'fc',
+        '--setting',
+        str(config),
+        '--seeds',
+        '0',
+        '--device',
+        'cpu',
+        '--work-dir',
+        str(tmp_path / 'w'),
+        '--cfg-options',
+        'train_cfg.max_epochs=40',
+    ]
+    killed = subprocess.Popen(
+        [sys.executable, '-W', 'ignore', str(TOOL), *command],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    first = tmp_path / 'w' / 'fc' / 'tiny' / 'unshared' / 'seed0'
+    try:
+        wait_for(lambda: (first / 'epoch_3.pth').exists() or killed.poll() is not None)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+    runs = sweep.plan(
+        'fc',
+        [str(config)],
+        [0],
+        root=tmp_path / 'w',
+        options={'train_cfg.max_epochs': 40},
+        arguments=['--device', 'cpu'],
+        cpu=True,
+    )
+    wait_for(lambda: runs[0].state() != 'running')
+    assert runs[0].state().startswith('epoch ') and runs[1].state() == 'new'
+    assert tool(*command) == 0
+    assert all(run.finished() for run in runs)
+    epochs = [
+        json.loads(line)['step']
+        for log in sorted(first.glob('*/vis_data/scalars.json'))
+        for line in log.read_text().splitlines()
+        if jobs.METRIC in line
+    ]
+    assert sorted(epochs) == list(range(1, 41))  # each was validated, and none twice

@@ -1,0 +1,171 @@
+"""The experiment's table against scipy's own paired test, and its figure, from hand-made results."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from mmrm.utils.errors import UserFileError
+from projects.cifar10 import table as experiment
+
+TOOL = Path(__file__).parents[2] / 'projects' / 'cifar10' / 'table.py'
+BASE, RM = [60.1, 61.4, 59.0, 60.8, 62.0], [62.0, 62.5, 62.2, 61.9, 64.4]
+
+
+def result(method, seed, last, best=0.0, epochs=20):
+    train = dict(loss=list(np.linspace(2, 0.1, epochs)))
+    if method.startswith('rm'):
+        train['lambda'] = [0.19] * epochs
+    if method == 'rm':
+        train.update(kl=[0.2] * epochs, kl_blind=[0.9] * epochs, consistency=[0.01] * epochs)
+    return dict(
+        method=method,
+        seed=seed,
+        fingerprint=f'{method}{seed}',
+        epochs=epochs,
+        test={10: max(best, last - 1), epochs: last},
+        train=train,
+        hours=0.5,
+        settings={},
+    )
+
+
+@pytest.fixture
+def results():
+    return [
+        *(result('baseline', seed, value, best=62.5) for seed, value in enumerate(BASE)),
+        *(result('rm', seed, value) for seed, value in enumerate(RM)),
+        result('cutmix', 3, 61.0),
+    ]
+
+
+def test_differences_are_paired_by_seed(results):
+    methods = experiment.by_method(results)
+    found = experiment.difference(methods['rm'], methods['baseline'], experiment.last)
+    expected = ttest_rel(RM, BASE).confidence_interval(0.95)
+    assert (found.low, found.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert found.mean == pytest.approx(np.mean(np.subtract(RM, BASE))) and found.n == 5
+    assert experiment.difference(methods['cutmix'], methods['baseline'], experiment.last) == (
+        pytest.approx(0.2),
+        None,
+        None,
+        1,
+    )
+    assert experiment.difference(methods['cutmix'], {}) is None
+
+
+def test_the_table_has_mean_deviation_count_and_difference(results):
+    lines = {line[0]: line[1:] for line in experiment.table_lines(results)}
+    assert list(lines) == ['baseline', 'CutMix', 'RM']
+    assert lines['baseline'][:4] == ['5', f'{np.mean(BASE):.2f} ± {np.std(BASE, ddof=1):.2f}', '', '62.50 ± 0.00']
+    assert lines['RM'][2].startswith('+1.94 (') and lines['CutMix'][:3] == ['1 of 5', '61.00', '+0.20']
+    assert experiment.comparisons(results) == ['RM to CutMix: +0.90 (1 seed)']
+
+
+def test_results_of_different_protocols_do_not_share_a_table(results):
+    with pytest.raises(UserFileError, match='20 epochs and 30 epochs'):
+        experiment.table_lines([*results, result('mixup', 0, 1.0, epochs=30)])
+    with pytest.raises(UserFileError, match=r"20 epochs and 20 epochs \{'optim_wrapper.type'"):
+        experiment.table_lines([*results, dict(result('mixup', 0, 1.0), settings={'optim_wrapper.type': 'Other'})])
+    with pytest.raises(UserFileError, match='there are no results'):
+        experiment.table_lines([])
+
+
+def test_a_follow_up_stands_beside_the_same_seeds_of_the_protocol(results):
+    longer = [
+        dict(each, settings={'a.b': 1})
+        for each in (
+            result('rm', 1, 64.0, epochs=40),
+            result('rm', 2, 63.0, epochs=40),
+            result('cutmix', 2, 62.5, epochs=40),
+        )
+    ]
+    rows = experiment.follow_up_lines(results, {'longer': longer})
+    assert len(rows[0]) == len(experiment.FOLLOW_UP_HEADERS)
+    # CutMix has no seed 2 in the protocol; RM has both, and CutMix beside it in one.
+    assert rows[0] == ['longer', 'CutMix', '2', '62.50', '', '', '0.100']
+    expected = ttest_rel([64.0, 63.0], RM[1:3]).confidence_interval(0.95)
+    assert rows[1] == [
+        'longer',
+        'RM',
+        '1, 2',
+        '63.50 ± 0.71',
+        f'+1.15 ({expected.low:+.2f} to {expected.high:+.2f})',
+        '+0.50',
+        '0.100',
+    ]
+    with pytest.raises(UserFileError, match='same have no settings of their own'):
+        experiment.follow_up_lines(results, {'same': results[:1]})
+
+
+def test_expected_lambda_is_that_of_the_clipped_boxes():
+    # A box of side r around a uniform centre keeps, on each axis, r - r^2 / 4 of the image in the mean.
+    side = np.sqrt(np.linspace(0, 0.5, 10001))
+    assert experiment.expected_lambda(size=4096) == pytest.approx(np.mean((side - side**2 / 4) ** 2), abs=0.004)
+    assert experiment.expected_lambda() < experiment.expected_lambda(size=4096)  # whole pixels, rounded down
+
+
+def test_the_figure_shows_all_methods_and_the_mechanism(results):
+    accuracy, loss, consistency, share = experiment.draw(results).axes
+    assert [text.get_text() for text in accuracy.get_legend().get_texts()] == [
+        'baseline, n = 5',
+        'CutMix, n = 1',
+        'RM, n = 5',
+    ]
+    assert accuracy.lines[-1].get_ydata()[-1] == pytest.approx(np.mean(RM))
+    assert len(loss.lines) == 3
+    assert [line.get_ydata()[0] for line in consistency.lines] == [0.2, 0.9]
+    assert share.lines[0].get_ydata()[0] == 0.19
+
+
+def test_a_figure_without_rm_is_drawn_too(results):
+    assert len(experiment.draw([each for each in results if each['method'] != 'rm']).axes[2].lines) == 0
+
+
+@pytest.fixture
+def tool(monkeypatch, capsys):
+
+    def call(*words):
+        monkeypatch.setattr(sys, 'argv', ['experiment_result.py', *map(str, words)])
+        monkeypatch.setattr(sys, 'path', list(sys.path))
+        code = 0
+        try:
+            runpy.run_path(str(TOOL), run_name='__main__')
+        except SystemExit as stop:
+            code = stop.code
+        return code, ''.join(capsys.readouterr())
+
+    return call
+
+
+def test_the_tool_prints_writes_and_draws_and_overwrites_nothing(results, tmp_path, tool):
+    path = tmp_path / 'r.jsonl'
+    path.write_text(''.join(json.dumps(each) + '\n' for each in results))
+    code, printed = tool(path, '--figure', tmp_path / 'f.png')
+    assert code == 0 and '+1.94' in printed and 'RM to CutMix' in printed
+    assert (tmp_path / 'f.png').stat().st_size > 10000
+    assert tool(path, '--out', tmp_path / 't.md')[0] == 0
+    assert (tmp_path / 't.md').read_text().startswith('| method | n |')
+    code, printed = tool(path, '--out', tmp_path / 't.md')
+    assert code == 2 and 'exists and is left as it is' in printed
+    for words in ((tmp_path / 'none.jsonl',), (path, '--follow-ups', path, tmp_path / 'none.jsonl')):
+        code, printed = tool(*words)
+        assert code == 2 and f'no file of results {tmp_path / "none.jsonl"}' in printed
+
+
+def test_the_tool_prints_follow_ups_after_the_table(results, tmp_path, tool):
+    path, other = tmp_path / 'r.jsonl', tmp_path / 'omega-1.jsonl'
+    path.write_text(''.join(json.dumps(each) + '\n' for each in results))
+    other.write_text(json.dumps(dict(result('rm', 0, 63.5), settings={'model.head.omega': 1.0})))
+    code, printed = tool(path, '--follow-ups', other, '--format', 'markdown')
+    assert code == 0 and printed.index('| RM | 5 |') < printed.index('| omega-1 | RM | 0 | 63.50 | +1.50 |')
+    code, printed = tool(path, '--follow-ups', other, '--format', 'latex')
+    assert code == 0 and printed.count('tabular') == 4 and printed.isascii() and r'$\pm$' in printed
+    code, printed = tool(path, '--follow-ups', other, other)
+    assert code == 2 and 'two files have the same name' in printed
+    code, printed = tool(path, '--follow-ups', other, '--format', 'csv')
+    assert code == 2 and 'csv holds one' in printed

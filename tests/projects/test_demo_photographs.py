@@ -1,0 +1,135 @@
+"""The photographs in the package: what they are, and that the toolboxes read what is written of them."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from mmengine.registry import DATASETS, init_default_scope
+
+from mmrm.utils.errors import UserFileError, UserValueError
+from projects.demo import photographs
+from projects.demo.photographs import CLASSES, Cell
+from projects.demo.stages import read_config
+
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory) -> Path:
+    return photographs.make_photographs(tmp_path_factory.mktemp('data') / 'photographs', train=12, val=6)
+
+
+# ---------------------------------------------------------------------------------------------------------- the file
+def test_the_file_is_small_and_carries_its_licence():
+    assert photographs.FILE.stat().st_size < 1_000_000
+    with zipfile.ZipFile(photographs.FILE) as archive:
+        assert archive.testzip() is None
+        text = archive.read('LICENSE').decode()
+        boxes = json.loads(archive.read('boxes.json'))
+        for split, count in photographs.COUNTS.items():
+            images = [name for name in archive.namelist() if name.startswith(f'{split}/')]
+            assert len(images) == len(boxes[split]) == count
+            names = [cell[0] for cells in boxes[split].values() for cell in cells]
+            assert set(names) == set(CLASSES) and names.count('Platelets') >= 30
+    assert 'Copyright (c) 2017 shenggan' in text and 'Permission is hereby granted' in text
+    assert not set(boxes['train']) & set(boxes['val'])
+
+
+def write_bccd(root: Path) -> Path:
+    """Two photographs for each part, in BCCD's layout."""
+    rng = np.random.RandomState(0)
+    for folder in ('JPEGImages', 'Annotations', 'ImageSets/Main'):
+        (root / folder).mkdir(parents=True)
+    for part in ('trainval', 'test'):
+        names = [f'{part}{number}' for number in range(2)]
+        (root / 'ImageSets/Main' / f'{part}.txt').write_text('\n'.join(names))
+        for name in names:
+            cv2.imwrite(str(root / 'JPEGImages' / f'{name}.jpg'), rng.randint(0, 255, (480, 640, 3), np.uint8))
+            boxes = ((65, 33, 129, 97), (600, 1, 641, 481), (5, 5, 6, 6))  # the last is too small to be kept
+            objects = ''.join(
+                f'<object><name>WBC</name><bndbox><xmin>{a}</xmin><ymin>{b}</ymin><xmax>{c}</xmax><ymax>{d}</ymax>'
+                '</bndbox></object>'
+                for a, b, c, d in boxes
+            )
+            (root / 'Annotations' / f'{name}.xml').write_text(f'<annotation>{objects}</annotation>')
+    return root
+
+
+def test_packing_shrinks_images_and_boxes_alike_and_gives_the_same_bytes(tmp_path):
+    bccd, counts = write_bccd(tmp_path / 'bccd'), dict(train=2, val=1)
+    one, two = (photographs.pack(bccd, tmp_path / name, counts).read_bytes() for name in ('1.zip', '2.zip'))
+    assert one == two
+    with zipfile.ZipFile(tmp_path / '1.zip') as archive:
+        boxes = json.loads(archive.read('boxes.json'))
+        image = cv2.imdecode(np.frombuffer(archive.read('val/test0.jpg'), np.uint8), cv2.IMREAD_COLOR)
+    assert image.shape == (180, 240, 3)
+    assert boxes['val'] == {'test0': [['WBC', 24, 12, 48, 36], ['WBC', 224.6, 0, 240, 180]]}
+
+
+def test_a_folder_that_is_not_bccd_is_named(tmp_path):
+    with pytest.raises(UserFileError, match='is not BCCD'):
+        photographs.pack(tmp_path, tmp_path / 'out.zip')
+    assert not (tmp_path / 'out.zip').exists()
+
+
+# -------------------------------------------------------------------------------------------------------- the layouts
+@pytest.mark.parametrize('name, count', [('atss_cells', 12), ('pspnet_cells', 12), ('rm_cells', None)])
+def test_the_toolboxes_read_them(made, name, count):
+    config = read_config(name, MMRM_PHOTOGRAPHS=str(made))
+    init_default_scope(config.default_scope)
+    data = DATASETS.build(config.train_dataloader.dataset)
+    sample = data[0]['data_samples']
+    assert count is None or len(data) == count
+    if name == 'atss_cells':
+        content = json.loads((made / 'coco/annotations/train.json').read_text())
+        first = [each for each in content['annotations'] if each['image_id'] == content['images'][0]['id']]
+        assert data.metainfo['classes'] == CLASSES and sample.img_shape == (96, 128)
+        assert (sample.gt_instances.labels + 1).tolist() == [each['category_id'] for each in first]
+    elif name == 'pspnet_cells':
+        assert set(np.unique(sample.gt_sem_seg.data)) <= set(range(4)) and 1 in sample.gt_sem_seg.data
+    else:
+        # mmpretrain numbers folders by their names, whatever a config says.
+        assert list(data.metainfo['classes']) == sorted(CLASSES)
+        assert all(
+            Path(data[i]['data_samples'].img_path).parent.name == sorted(CLASSES)[label]
+            for i, label in enumerate(data.get_gt_labels())
+        )
+        assert data[0]['inputs'].shape == (3, 32, 32)
+
+
+def test_single_cells_are_not_mostly_red(made):
+    count = {name: len(list((made / 'cells/train' / name).iterdir())) for name in CLASSES}
+    photos = len(list((made / 'ade/images/train').iterdir()))
+    assert count['RBC'] <= photographs.RED * photos and min(count.values()) > 0.1 * sum(count.values())
+
+
+def test_a_map_is_the_ellipses_in_the_boxes_the_rarer_class_on_top():
+    found = photographs.label_map([Cell('Platelets', 8, 8, 12, 12), Cell('RBC', 0, 0, 20, 20)], (20, 40))
+    assert found.shape == (20, 40) and found.dtype == np.uint8
+    assert found[10, 10] == 3 and found[10, 3] == 1 and found[0, 0] == 0 and not found[:, 20:].any()
+    assert abs((found > 0).sum() - np.pi * 10**2) < 8
+    assert abs((found == 3).sum() - np.pi * 2**2) < 3
+
+
+def test_a_cell_is_cut_out_from_its_middle_and_the_edge_repeats():
+    image = np.zeros((60, 60, 3), np.uint8)
+    image[:, :10] = 200
+    whole = photographs.cut_out(image, Cell('WBC', 20, 20, 50, 50))
+    assert whole.shape == (32, 32, 3) and whole.max() == 0
+    edge = photographs.cut_out(image, Cell('WBC', 0, 20, 20, 40))  # a square from -2 to 22 pixels
+    assert (edge[:, :14] > 150).all() and (edge[:, 18:] < 50).all()
+
+
+def test_they_are_written_once_and_nothing_else_is_touched(made, tmp_path):
+    before = (made / 'photographs.json').stat().st_mtime_ns
+    photographs.make_photographs(made, train=12, val=6)
+    assert (made / 'photographs.json').stat().st_mtime_ns == before
+    with pytest.raises(UserFileError, match='another one'):
+        photographs.make_photographs(made, train=11, val=6)
+    (tmp_path / 'mine').mkdir()
+    (tmp_path / 'mine' / 'thesis.tex').write_text('years of work')
+    with pytest.raises(UserFileError, match='left as it is'):
+        photographs.make_photographs(tmp_path / 'mine', train=1, val=1)
+    with pytest.raises(UserValueError, match='train=81 photographs: from 1 to 80'):
+        photographs.make_photographs(tmp_path / 'more', train=81)

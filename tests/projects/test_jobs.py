@@ -1,0 +1,246 @@
+"""Runs side by side, one after the other, interrupted and taken up again, with a stand-in for train.py."""
+
+import fcntl
+import io
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from stand_in import starts, use_stand_in, wait_for
+
+from mmrm.utils.errors import UserError
+from mmrm.utils.files import locked
+from tools.runs import jobs, processes
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two runs of three epochs; a file two folders above them makes them wait or fail."""
+    use_stand_in(tmp_path, monkeypatch)
+    return [
+        jobs.Job(name, Path('config.py'), {}, 0, tmp_path / 'runs' / name / 'seed0', 3)
+        for name in ('unshared', 'shared')
+    ]
+
+
+def test_finished_runs_are_not_repeated_and_interrupted_ones_go_on(runs):
+    first, second = runs
+    assert jobs.train(first) == 'finished'
+    log = second.work_dir / '0' / 'vis_data' / 'scalars.json'
+    log.parent.mkdir(parents=True)
+    log.write_text('{"accuracy/top1": 20.0, "step": 2}\n')
+    for epoch in (1, 2):
+        (second.work_dir / f'epoch_{epoch}.pth').touch()
+    assert [run.state() for run in runs] == ['finished', 'epoch 2']
+    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
+    assert (starts(first), starts(second)) == ([0], [2])
+    assert [run.validations()[3] for run in runs] == [30.0, 30.0]
+
+
+@pytest.mark.parametrize('epoch', [2, 3])
+def test_a_run_stopped_before_it_validated_an_epoch_goes_on_from_there(runs, epoch):
+    run = runs[0]
+    jobs.train(run)
+    (log,) = run.work_dir.glob('*/vis_data/scalars.json')
+    lines = log.read_text().splitlines()
+    log.write_text('\n'.join(lines[: 2 * epoch - 1]) + '\n' + lines[-1][:10])  # killed in the middle of a line
+    for later in range(epoch + 1, 4):
+        (run.work_dir / f'epoch_{later}.pth').unlink()
+    assert run.state() == f'epoch {epoch}'
+    assert jobs.train(run) == 'finished'
+    assert starts(run) == [0, epoch] and sorted(run.validations()) == [1, 2, 3]
+
+
+def test_a_run_that_somebody_trains_is_left_to_him(runs):
+    run = runs[0]
+    run.work_dir.mkdir(parents=True)
+    for name in (jobs.JOB_LOCK, jobs.RUN_LOCK):  # another's job, and a train.py that no job started
+        with locked(run.work_dir / name):
+            assert run.state() == 'running' and jobs.train(run) == 'running'
+    assert not (run.work_dir / 'starts').exists()
+    assert jobs.train(run) == 'finished'
+
+
+def test_jobs_run_side_by_side(runs):
+    gate = runs[0].work_dir.parents[1] / 'wait'
+    gate.parent.mkdir(parents=True)
+    gate.touch()
+    thread = threading.Thread(target=jobs.run_here, args=(runs, 2, True))
+    thread.start()
+    try:
+        wait_for(lambda: all((run.work_dir / 'starts').exists() for run in runs))
+        assert [run.state() for run in runs] == ['running', 'running']
+    finally:
+        gate.unlink()
+        thread.join()
+    assert all(run.finished() for run in runs)
+
+
+def test_a_run_waits_for_another_and_is_given_up_if_that_fails(runs):
+    second, first = runs
+    order = []
+
+    def ready(run):
+        return run is first or first.finished()
+
+    def report(run, state):
+        order.append(f'{run.name} {state}')
+
+    assert set(jobs.run_here(runs, 2, True, report, ready=ready).values()) == {'finished'}
+    assert order == ['shared started', 'shared finished', 'unshared started', 'unshared finished']
+    console = Console(file=io.StringIO(), width=200)
+    for run in runs:
+        shutil.rmtree(run.work_dir)
+    assert not jobs.run_with_progress(runs, 2, True, console, ready=lambda run: run is first)
+    assert first.finished() and not second.work_dir.exists()
+
+
+def test_a_failure_stops_nobody_but_a_mistake_stops_all(runs):
+    folder = runs[0].work_dir.parents[1]
+    folder.mkdir(parents=True)
+    (folder / 'fail-unshared').write_text('1')
+    assert list(jobs.run_here(runs, cpu=True).values()) == ['failed: error: no data', 'finished']
+    shutil.rmtree(runs[1].work_dir)
+    (folder / 'fail-unshared').write_text('2')
+    states = list(jobs.run_here(runs, cpu=True).values())
+    assert states == [f'failed: error: no data{jobs.MISTAKE}', 'not started']
+
+
+def test_what_comes_after_an_epoch_is_no_mistake_of_the_input(runs):
+    folder = runs[0].work_dir.parents[1]
+    folder.mkdir(parents=True)
+    (folder / 'fail-later-unshared').touch()
+    assert list(jobs.run_here(runs, cpu=True).values()) == ['failed: error: out of memory', 'finished']
+
+
+def test_a_file_system_without_locks_is_named(runs, monkeypatch):
+    """Two processes would train one run, and both from the start."""
+
+    def refuse(file, operation):
+        # NFS wants a file that is open for writing.
+        assert not operation & fcntl.LOCK_EX or fcntl.fcntl(file, fcntl.F_GETFL) & os.O_RDWR
+        raise OSError(37, 'No locks available')
+
+    monkeypatch.setattr(fcntl, 'flock', refuse)
+    with pytest.raises(UserError, match=r'\.job\.lock cannot be locked \(No locks available\)'):
+        jobs.train(runs[0])
+    assert not (runs[0].work_dir / 'starts').exists()
+
+
+def test_an_interrupt_ends_the_running_ones(runs):
+    gate = runs[0].work_dir.parents[1] / 'wait'
+    gate.parent.mkdir(parents=True)
+    gate.touch()
+
+    def tick():
+        if (runs[0].work_dir / 'starts').exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        jobs.run_here(runs, cpu=True, tick=tick)
+    assert runs[0].state() == 'new' and not runs[1].work_dir.exists()
+    gate.unlink()
+    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
+
+
+def test_runs_on_the_cpu_share_its_cores_and_keep_their_memory(monkeypatch):
+    monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
+    monkeypatch.setattr(os, 'cpu_count', lambda: 5)
+    monkeypatch.setenv('MALLOC_TOP_PAD_', '7')  # the user's own
+    first, second = jobs._environments(2, 1, cpu=True)
+    assert first == second and first['OMP_NUM_THREADS'] == first['MKL_NUM_THREADS'] == '2'
+    assert {**processes.KEEP_MEMORY, 'MALLOC_TOP_PAD_': '7'}.items() <= first.items()
+    code = 'import os; print([os.environ[key] for key in sorted(os.environ) if key.startswith("MALLOC_")])'
+    told = subprocess.run(
+        [sys.executable, '-c', code], env=processes.environment(**first), capture_output=True, text=True
+    )
+    assert told.stdout.strip() == str(['0', '7', str(1 << 40)])
+
+
+def test_jobs_have_gpus_of_their_own_or_are_refused(runs, monkeypatch):
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3,5,6,7')
+    first, second = jobs._environments(2, 2, cpu=False)
+    assert (first['CUDA_VISIBLE_DEVICES'], second['CUDA_VISIBLE_DEVICES']) == ('3,5', '6,7')
+    assert first['PORT'] != second['PORT']
+    with pytest.raises(UserError, match=r'3 runs at a time, each on 2 GPU.* needs 6, and there are 4'):
+        jobs._environments(3, 2, cpu=False)
+
+
+def test_a_run_resumes_whatever_is_there(tmp_path):
+    run = jobs.Job('x', Path('c.py'), {}, 0, tmp_path, 3)
+    (tmp_path / 'epoch_1.pth').touch()
+    command = run.command()
+    assert command[command.index('--resume') + 1] == 'auto' and '--overwrite' not in command
+
+
+def test_a_run_that_a_signal_stopped_has_not_failed(runs, tmp_path):
+    runs[0].work_dir.mkdir(parents=True)
+    (tmp_path / 'runs/fail-unshared').write_text('75')
+    assert jobs.train(runs[0]).startswith('stopped')
+
+
+def test_an_error_of_an_earlier_session_is_not_told_again(runs, monkeypatch):
+    run = runs[0]
+    run.work_dir.mkdir(parents=True)
+    (run.work_dir / 'console.log').write_text('error: no data\n')
+    monkeypatch.setattr(jobs.Job, 'command', lambda run: ['sh', '-c', 'kill -9 $$'])
+    assert jobs.train(run) == 'failed: ended by SIGKILL'
+    monkeypatch.setattr(jobs.Job, 'command', lambda run: ['sh', '-c', 'echo out of memory; exit 3'])
+    assert jobs.train(run) == 'failed: out of memory'
+
+
+def test_a_run_that_starts_while_all_are_ended_is_ended_too(runs, monkeypatch):
+    before, interrupted = jobs.train, threading.Event()
+
+    def late(run, environment, started):
+        interrupted.wait(30)
+        return before(run, environment, started)
+
+    def tick():
+        threading.Timer(0.3, interrupted.set).start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jobs, 'train', late)
+    monkeypatch.setattr(jobs.Job, 'command', lambda run: ['sleep', '60'])
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.run_here(runs[:1], cpu=True, tick=tick)
+    assert time.monotonic() - begin < 30
+
+
+def test_options_are_words_that_mmengine_reads_back(tmp_path):
+    from mmengine.config import DictAction
+
+    options = {'a.b': [0, 250], 'c': 0.5, 'd': 'OptimWrapper', 'e': False}
+    command = jobs.Job('x', Path('c.py'), options, 0, tmp_path, 3).command()
+    words = command[command.index('--cfg-options') + 1 :]
+    assert {key: DictAction._parse_iterable(value) for key, value in (word.split('=') for word in words)} == options
+
+
+def test_progress_without_a_terminal_is_lines(runs):
+    gate = runs[0].work_dir.parents[1] / 'wait'
+    gate.parent.mkdir(parents=True)
+    gate.touch()
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    thread = threading.Thread(target=jobs.run_with_progress, args=(runs, 1, True, console, lambda run: 'at 30', 0.0))
+    thread.start()
+    try:
+        wait_for(lambda: 'of 6 epochs' in out.getvalue())
+    finally:
+        gate.unlink()
+        thread.join()
+    printed = out.getvalue()
+    assert 'unshared: started' in printed and 'shared: finished at 30' in printed
+    assert '0 of 6 epochs, time left unknown: unshared 0/3' in printed
+
+
+@pytest.mark.parametrize('seconds, words', [(4, '4 s'), (119, '1 min 59 s'), (3599.6, '1 h 00 min')])
+def test_time_in_words(seconds, words):
+    assert processes.clock(seconds) == words

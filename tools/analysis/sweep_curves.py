@@ -1,0 +1,239 @@
+#!/usr/bin/env python
+"""Error against alpha and omega from the results of ``tools/analysis/sweep.py``, mean and deviation over seeds.
+
+Of the paper's own curves only the points in its text and tables exist: the baselines, and RM at the chosen value.
+"""
+
+import statistics
+import sys
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Sequence, Union
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs without being installed
+
+from mmrm.cli.options import Parser
+from mmrm.report import grids
+from mmrm.report.published import CHOSEN, CURVES
+from mmrm.report.runs import RunLog, read_run
+from mmrm.utils import figures
+from mmrm.utils.errors import UserFileError, UserValueError, cli
+from mmrm.utils.files import check_out, write_text
+from mmrm.utils.paths import home, show_path
+from mmrm.utils.settings import differences, result_settings
+
+SWEEPS = tuple(CHOSEN)
+KINDS = ('best', 'last')
+
+
+class Point(NamedTuple):
+    """The error of one value of a sweep: mean and sample deviation over ``seeds`` runs.
+
+    These are its finished runs, or all if none is (``finished`` is False then).
+    """
+
+    value: str
+    mean: float
+    deviation: float
+    seeds: int
+    finished: bool = True
+
+
+def read_sweep(
+    sweep: str, root: Union[str, Path, None] = None, settings: Optional[Sequence[str]] = None, kind: str = 'best'
+) -> Dict[str, List[Point]]:
+    """Read what a sweep measured: setting -> its points, values ascending.
+
+    Args:
+        sweep (str): 'alpha' or 'omega'.
+        root (str | Path, optional): Holds ``<sweep>/<setting>/<value>/seed<N>``. Defaults to None, ``work_dirs/sweep``.
+        settings (Sequence[str], optional): Some of the settings. Defaults to None, all that are there.
+        kind (str): 'best' over epochs, as the paper reports, or the 'last' epoch. Defaults to 'best'.
+
+    Raises:
+        UserFileError: If there is nothing.
+    """
+    if sweep not in SWEEPS:
+        raise UserValueError(f'sweep {sweep!r} must be one of {", ".join(SWEEPS)}.')
+    if kind not in KINDS:
+        raise UserValueError(f'kind {kind!r} must be one of {", ".join(KINDS)}.')
+    folder = (Path(root) if root else home() / 'work_dirs' / 'sweep') / sweep
+    found: Dict[str, List[Point]] = {}
+    for setting in sorted(path for path in folder.glob('*') if path.is_dir()):
+        if settings and setting.name not in settings:
+            continue
+        points = [point for point in (_point(value, kind) for value in setting.iterdir() if value.is_dir()) if point]
+        if points:
+            found[setting.name] = sorted(points, key=lambda point: float(point.value))
+    missing = [setting for setting in settings or () if setting not in found]
+    if missing or not found:
+        what = f' for {", ".join(missing)}' if missing else ''
+        raise UserFileError(
+            f'{show_path(folder)} holds no results{what}. They come from: python tools/analysis/sweep.py {sweep}'
+        )
+    return found
+
+
+def _point(folder: Path, kind: str) -> Optional[Point]:
+    """The point of one value's folder; None if there is nothing in it, or its name is no number."""
+    try:
+        float(folder.name)
+    except ValueError:
+        return None
+    errors = []
+    for seed in sorted(folder.glob('seed*')):
+        try:
+            run = read_run(seed)
+        except UserFileError:
+            continue
+        step = run.best('accuracy/top1') if kind == 'best' else run.last('accuracy/top1')
+        if step is not None:
+            errors.append((run, 100 - run.validations[step]['accuracy/top1']))
+    finished = [(run, error) for run, error in errors if run.finished]
+    _check_same_settings([run for run, _ in finished or errors])
+    values = [error for _, error in finished or errors]
+    if not values:
+        return None
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return Point(folder.name, statistics.fmean(values), deviation, len(values), bool(finished))
+
+
+def _check_same_settings(runs: Sequence[RunLog]) -> None:
+    """Raise if runs that shall be seeds of one point differ in more than their seed."""
+    known = {run.folder: result_settings(run.settings, True, True) for run in runs if run.settings}
+    first = next(iter(known), None)
+    for folder, settings in known.items():
+        found = differences(known[first], settings)
+        if found:
+            raise UserFileError(
+                f'{show_path(first)} and {show_path(folder)} are not seeds of one run: {found[0]}. Move the one that '
+                'does not belong there away.'
+            )
+
+
+def draw(results: Dict[str, Dict[str, List[Point]]], foot: Sequence[str] = ()):
+    """One row a setting, one panel a sweep: ``{'alpha': {setting: points}, 'omega': ...}``.
+
+    Values stand at equal distances, as the grid is uneven. Hollow points are of unfinished runs only.
+    """
+    sweeps = [sweep for sweep in SWEEPS if sweep in results]
+    settings = list(dict.fromkeys(setting for sweep in sweeps for setting in results[sweep]))
+    figure = figures.new_figure(4.6 * len(sweeps), 3.2 * len(settings) + 0.15 * len(foot) + 0.2)
+    grid = figure.subplots(len(settings), len(sweeps), squeeze=False)
+    for setting, axes_row in zip(settings, grid):
+        for sweep, axes in zip(sweeps, axes_row):
+            points = results[sweep].get(setting)
+            if not points:
+                axes.set_visible(False)
+                continue
+            _panel(axes, sweep, setting, points)
+    if foot:
+        figures.provenance(figure, foot)
+    return figure
+
+
+def _panel(axes, sweep: str, setting: str, points: List[Point]) -> None:
+    published = CURVES.get(setting, {})
+    values = sorted({point.value for point in points} | ({CHOSEN[sweep]} if published else set()), key=float)
+    places = {value: place for place, value in enumerate(values)}
+    at, means = [places[point.value] for point in points], [point.mean for point in points]
+    blue, orange = figures.COLOURS['RM'], figures.COLOURS['CutMix']
+    axes.errorbar(at, means, [point.deviation for point in points], color=blue, capsize=3, linewidth=1.5, label='RM')
+    for x, point in zip(at, points):
+        axes.plot(
+            x, point.mean, marker='o', markersize=5, color=blue, markerfacecolor=blue if point.finished else 'white'
+        )
+    if published:
+        axes.axhline(
+            published['baseline'],
+            color='black',
+            linestyle=':',
+            linewidth=1.2,
+            label=f'baseline, published {published["baseline"]:.2f}',
+        )
+        axes.plot(
+            places[CHOSEN[sweep]],
+            published['rm'],
+            marker='*',
+            markersize=11,
+            color=orange,
+            linestyle='none',
+            markeredgecolor='black',
+            markeredgewidth=0.5,
+            label=f'RM, published {published["rm"]:.2f}',
+        )
+    axes.set_xticks(range(len(values)), values)
+    axes.set_xlabel({'alpha': 'α', 'omega': 'ω'}[sweep])
+    axes.set_ylabel('top-1 error (%)')
+    seeds = sorted({point.seeds for point in points})
+    count = str(seeds[0]) if len(seeds) == 1 else f'{seeds[0]} to {seeds[-1]}'
+    axes.set_title(f'{setting}, {count} seed{"" if seeds == [1] else "s"}', fontsize=9)
+    axes.legend(frameon=False, fontsize=7.5)
+    axes.margins(y=0.15)
+    figures.tidy(axes)
+
+
+HEADERS = ('sweep', 'setting', 'value', 'top-1 error (%)', 'deviation', 'seeds', 'finished')
+
+
+def table_lines(results: Dict[str, Dict[str, List[Point]]]) -> List[List[str]]:
+    """A line of texts for each point under :data:`HEADERS`."""
+    return [
+        [
+            sweep,
+            setting,
+            point.value,
+            f'{point.mean:.2f}',
+            f'{point.deviation:.2f}',
+            str(point.seeds),
+            'yes' if point.finished else 'no',
+        ]
+        for sweep, settings in results.items()
+        for setting, points in settings.items()
+        for point in points
+    ]
+
+
+@cli
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    parser = Parser(description=__doc__, allow_abbrev=False)
+    parser.add_argument('out', help='picture to write: .png, .svg or .pdf')
+    parser.add_argument('--sweeps', nargs='+', choices=SWEEPS, help='default: those with results')
+    parser.add_argument('--setting', nargs='+', metavar='SETTING', help='some of the settings (default: all)')
+    parser.add_argument('--work-dir', help='holds <sweep>/<setting>/<value>/seed<N> (default: work_dirs/sweep)')
+    parser.add_argument(
+        '--kind',
+        choices=KINDS,
+        default='best',
+        help='best over epochs, as the paper reports, or the last epoch (default: best)',
+    )
+    parser.add_argument('--table', help='also write the numbers, .csv, .md or .tex')
+    parser.add_argument('--overwrite', action='store_true', help='replace existing files')
+    args = parser.parse_args(argv)
+    figures.check_picture(args.out, args.overwrite)
+    form = grids.choose_format(None, args.table)
+    if args.table:
+        check_out(args.table, args.overwrite)
+    results, errors = {}, []
+    for sweep in args.sweeps or SWEEPS:
+        try:
+            results[sweep] = read_sweep(sweep, args.work_dir, args.setting, args.kind)
+        except UserFileError as error:
+            errors.append(error)
+            if args.sweeps:
+                raise
+    if not results:
+        raise errors[0]
+    lines = grids.render(form, HEADERS, table_lines(results), right=range(2, 7))
+    if args.table:
+        print(write_text(args.table, '\n'.join(lines) + '\n', args.overwrite))
+    else:
+        print('\n'.join(lines))
+    foot = [
+        f"{args.kind} epoch of each run, mean and deviation over seeds; published: only what the paper's text and "
+        'tables give'
+    ]
+    print(figures.save(draw(results, foot), args.out, args.overwrite))
+
+
+if __name__ == '__main__':
+    main()

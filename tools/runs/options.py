@@ -1,0 +1,39 @@
+"""Options that the commands of the experiments share."""
+
+import argparse
+import os
+
+from mmrm.cli.options import Parser, positive
+from mmrm.engine import optim_wrapper
+from mmrm.utils.errors import UserValueError
+from tools.runs import processes
+
+
+def add(parser: Parser, work_dir: str, settings_for: str) -> None:
+    """Where the runs go, how many at a time, on what, and with which settings."""
+    parser.add_argument('--jobs', type=positive, metavar='N', help='runs at a time (default: one a core, or one GPU)')
+    parser.add_argument('--work-dir', help=f'folder of the runs (default: {work_dir})')
+    parser.add_argument(
+        '--results',
+        help='file of results, one a line; what is in it is not repeated (default: results.jsonl in the work dir)',
+    )
+    parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu', help='default: cpu')
+    parser.add_cfg_options(f'settings for {settings_for}, as in train.py; the result is another experiment then')
+    parser.add_argument('--dry-run', action='store_true', help='print what would run, start nothing')
+
+
+def side_by_side(args: argparse.Namespace, bfloat16: bool = False) -> int:
+    """How many runs at a time. On the CPU each gets one thread.
+
+    Raises:
+        UserValueError: If they train in bfloat16, and this CPU is no good at it.
+    """
+    if args.device != 'cpu':
+        return args.jobs or 1
+    if bfloat16 and not optim_wrapper.bfloat16_is_fast():
+        raise UserValueError(
+            'this CPU has no kernels for bfloat16, which would be far slower than float32; give '
+            '--float32, which is another experiment with its own results.'
+        )
+    os.environ.setdefault('OMP_NUM_THREADS', '1')
+    return args.jobs or processes.cores()
