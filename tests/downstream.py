@@ -15,8 +15,7 @@ from mmrm.engine.runner import Runner
 CONFIGS = mmrm.utils.paths.shipped() / 'configs'
 PRETRAINING = dict(r50='resnet50_8xb64_in1k', pvt='pvtv2-b1_8xb64_in1k')
 
-# A shipped ImageNet config on the world's eight classes: twenty iterations, so that BN's statistics mean something,
-# and a validation.
+# A shipped ImageNet config on the world's eight classes: two iterations an epoch and a validation at the end.
 SMALL_PRETRAINING = """
 _base_ = [{base!r}]
 model = dict(data_preprocessor=dict(num_classes=8), head=dict(num_classes=8, topk=(1, )))
@@ -27,9 +26,9 @@ val_dataloader = dict(batch_size=8, num_workers=0, dataset=dict(dataset, data_pr
 test_dataloader = dict(batch_size=8, num_workers=0, dataset=dict(dataset, data_prefix='val'))
 val_evaluator = dict(topk=(1, ))
 test_evaluator = dict(topk=(1, ))
-train_cfg = dict(max_epochs=10, val_interval=10)
+train_cfg = dict(max_epochs={epochs}, val_interval={epochs})
 optim_wrapper = dict(optimizer=dict(lr={lr}))
-default_hooks = dict(checkpoint=dict(interval=10))
+default_hooks = dict(checkpoint=dict(interval={epochs}))
 """
 
 
@@ -38,11 +37,11 @@ def small_world(root: Path) -> Path:
     return make_world(root, classification=(16, 8), scenes=(4, 2), image_size=32, scene_size=(96, 64))
 
 
-def write_pretraining(network: str, world: Path, file: Path) -> Path:
+def write_pretraining(network: str, world: Path, file: Path, epochs: int = 2) -> Path:
     """Write the config of a small pretraining with RM, 'r50' or 'pvt'."""
     base = str(CONFIGS / 'rm' / f'{PRETRAINING[network]}.py')
     lr = dict(r50=0.002, pvt=1e-3)[network]
-    file.write_text(SMALL_PRETRAINING.format(base=base, data=str(world / 'classification'), lr=lr))
+    file.write_text(SMALL_PRETRAINING.format(base=base, data=str(world / 'classification'), lr=lr, epochs=epochs))
     return file
 
 
