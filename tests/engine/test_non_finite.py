@@ -293,6 +293,7 @@ def test_a_learning_rate_of_1e8_ends_with_exit_code_2(tmp_path, cpu, capsys):
     assert not list((tmp_path / 'work').glob('*.pth'))
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_in_its_second_epoch_keeps_the_checkpoints_of_the_first(tmp_path, cpu, capsys):
     """With so much patience that the loss does not end it before the checkpoint."""
     explode = "param_scheduler = dict(type='MultiStepLR', milestones=[1], gamma=1e20)\n"

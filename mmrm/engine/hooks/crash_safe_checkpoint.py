@@ -1,6 +1,5 @@
 """Checkpoints that survive a kill, and a folder that is in order after one."""
 
-import contextlib
 import signal
 import time
 from pathlib import Path
@@ -124,7 +123,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
         saved = self._saved_at == runner.iter + 1
         # Between two updates of an accumulated gradient it would have to hold that, too.
         if (self._due or self._stop) and not saved and not accumulating(runner.optim_wrapper):
-            self.save_midway(runner)
+            self._save_midway(runner, runner.iter + 1, runner.epoch)
             saved = True
         if self._stop and saved:
             self._end(runner, runner.iter + 1)
@@ -160,9 +159,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
     def _act_between(self, runner, epochs: int) -> None:
         """Save and end the run if all know that it is time to, after iteration ``runner.iter`` and before the next."""
         if (self._due or self._stop) and self._saved_at != runner.iter:
-            with self._as_midway():
-                runner.logger.info(f'Saving checkpoint at {runner.iter} iterations')
-                self._save_checkpoint_with_step(runner, runner.iter, dict(epoch=epochs, iter=runner.iter))
+            self._save_midway(runner, runner.iter, epochs)
         if self._stop:
             self._end(runner, runner.iter)
 
@@ -176,19 +173,14 @@ class CrashSafeCheckpointHook(CheckpointHook):
             if self._stop:
                 raise ValidationCutOff(lambda: self._act_between(runner, runner.epoch))
 
-    def save_midway(self, runner) -> None:
-        """Write ``iter_<N>.pth`` after an iteration, in place of the last one of its kind. Call it in all processes."""
-        runner.logger.info(f'Saving checkpoint at {runner.iter + 1} iterations')
-        with self._as_midway():
-            self._save_checkpoint(runner)
-
-    @contextlib.contextmanager
-    def _as_midway(self):
+    def _save_midway(self, runner, step: int, epochs: int) -> None:
+        """Write ``iter_<step>.pth`` in place of the last one of its kind. Call it in all processes."""
+        runner.logger.info(f'Saving checkpoint at {step} iterations')
         own = self.by_epoch, self.filename_tmpl, self.max_keep_ckpts
         self.by_epoch, self.filename_tmpl, self.max_keep_ckpts = False, 'iter_{}.pth', -1
         self._by_clock = True
         try:
-            yield
+            self._save_checkpoint_with_step(runner, step, dict(epoch=epochs, iter=step))
         finally:
             self.by_epoch, self.filename_tmpl, self.max_keep_ckpts = own
             self._by_clock = False
