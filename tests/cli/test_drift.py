@@ -64,7 +64,7 @@ def test_a_resume_with_other_settings_lists_them_and_goes_on(run):
 
 def test_a_longer_run_with_the_same_settings_is_not_warned_of(run):
     assert 'other settings' not in resumed(*run)
-    remembered = read_checkpoint(run[1] / 'epoch_1.pth')['meta']['mmrm_run']
+    remembered = read_checkpoint(run[1] / 'epoch_2.pth')['meta']['mmrm_run']
     assert remembered['processes'] == 1 and remembered['settings']['train_dataloader']['batch_size'] == 2
 
 
