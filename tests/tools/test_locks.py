@@ -131,7 +131,10 @@ def test_setup_stops_at_a_file_with_another_hash(tmp_path):
     assert not (tmp_path / 'venv/mmrm-ready').exists()
 
 
-@pytest.mark.parametrize('wrong', [None, 'nvidia-cublas', 'small'])
+# An environment and pip take seconds each; another hash is tested above.
+@pytest.mark.parametrize(
+    'wrong', [None, *(pytest.param(name, marks=pytest.mark.slow) for name in ('nvidia-cublas', 'small'))]
+)
 def test_the_cuda_libraries_and_the_rest_are_installed_side_by_side_or_setup_stops(wrong, tmp_path):
     root = checkout_with_lock(tmp_path, hashed='0' * 64)
     (root / 'requirements/lock-build.txt').write_text('')
