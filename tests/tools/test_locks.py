@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not in_checkout(), reason='needs the source tree
 REQUIREMENTS = shipped() / 'requirements'
 LOCKS = sorted(path.name for path in REQUIREMENTS.glob('lock-*.txt'))
 STACKS = ('openmmlab', 'onedl')
-INPUTS = ('runtime', 'torch', 'tests', 'analysis', 'build')  # of tools/lock.sh, beside the stack's
+INPUTS = ('runtime', 'torch', 'commands', 'tests', 'analysis', 'build')  # of tools/lock.sh, beside the stack's
 PYTHONS = ('3.10', '3.11', '3.12', '3.13', '3.14')
 
 
