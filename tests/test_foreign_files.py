@@ -61,7 +61,7 @@ def test_a_config_inside_a_checkpoint_names_no_function_to_call(command, tmp_pat
 def test_the_config_of_a_foreign_run_is_not_executed(command, tmp_path):
     marker = tmp_path / 'marker'
     code = settings(2) + f'\nopen({str(marker)!r}, "w").close()\n'
-    folder = tmp_path / 'work_dirs/rm/resnet18_2xb64_cifar10'
+    folder = tmp_path / 'work_dirs/rm/resnet18_2xb64_cifar100'
     write_session(folder, '20260101_000000', epochs(1, [50.0, 60.0]), code)
     runs = tmp_path / 'work_dirs'
     call(command, *([runs, '--out', tmp_path / 'page.html'] if command == 'report' else ['--work-dir', runs]))
