@@ -11,7 +11,6 @@ ROWS = (
     ('version', 'core'),
     ('utils',),
     ('compat',),
-    ('regularisers',),
     ('wrapper', 'datasets'),
     ('models',),
     ('engine',),

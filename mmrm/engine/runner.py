@@ -36,7 +36,7 @@ from . import supervision
 from .compiled import compile_losses
 from .hooks import BindAugmentsHook, HeartbeatHook, NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
-from .hooks.reset_history import warn_of_missing_parts
+from .hooks.reset_history import check_model_parts
 from .loops import ResumableEpochLoop, ResumableIterLoop, ResumableLoop
 from .stopping import LetFinish, held
 
@@ -89,7 +89,7 @@ class Runner(MMEngineRunner):
     """
 
     def train(self) -> torch.nn.Module:
-        warn_of_missing_parts(self)  # also without ResetHistoryHook; mmengine's logger does not repeat a warning
+        check_model_parts(self)  # also without ResetHistoryHook; mmengine's logger does not repeat a warning
         if not any(isinstance(hook, BindAugmentsHook) for hook in self.hooks):
             self.register_hook(BindAugmentsHook())
         return super().train()

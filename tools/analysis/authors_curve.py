@@ -109,8 +109,8 @@ def _check_record(run: RunLog, curves: Curves, record: dict, iteration: int, bef
         lacks = f'logged only every {iteration - before} iterations'
     if lacks:
         raise UserValueError(
-            f'{where} {lacks}, so that the losses cannot be compared. Train with '
-            f'--cfg-options model.head.log_entropy=True default_hooks.logger.interval={WINDOW}'
+            f"{where} {lacks}, so that the losses cannot be compared. Train with dict(type='LogConsistencyHook') in "
+            f'custom_hooks and --cfg-options default_hooks.logger.interval={WINDOW}'
         )
 
 

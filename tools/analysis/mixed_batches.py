@@ -15,7 +15,7 @@ from torch import nn
 
 from mmrm.cli.options import Parser, natural, positive
 from mmrm.core import Box
-from mmrm.regularisers import drop_block
+from mmrm.models.regularisers.dropblock import drop_block
 from mmrm.report.tables import show_path
 from mmrm.utils import figures
 from mmrm.utils.config import number_of_classes, pipeline_of
