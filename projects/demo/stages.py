@@ -193,9 +193,9 @@ def run_demo(
             f'{len(STAGES) - len(ran)} were done before.'
         )
         console.print(f'Picture: {picture}\nTable:   {work_dir / "table.md"}', soft_wrap=True, highlight=False)
-        from mmrm.report.page import try_report
+        from mmrm.report.page import beside
 
-        try_report(work_dir, lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False))
+        beside(work_dir, lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False))
     return results
 
 
