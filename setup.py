@@ -1,6 +1,6 @@
 """Package mmrm.
 
-torch and numpy are enough for RecursiveMix in a loop of your own: ``pip install .``.
+torch and numpy are enough for RecursiveMix in a loop of your own: ``pip install .``. The commands need OpenMMLab.
 
 The two OpenMMLab stacks share their import names, so neither is a hard requirement: choose one with an extra,
 ``pip install .[openmmlab]`` or ``pip install .[onedl]``, or keep the one you have with ``pip install --no-deps -e .``.
@@ -64,10 +64,9 @@ if __name__ == '__main__':
         long_description=(ROOT / 'README.md').read_text(),
         long_description_content_type='text/markdown',
         license='Apache-2.0',
-        python_requires='>=3.9',
+        python_requires='>=3.10',
         packages=find_packages(include=['mmrm', 'mmrm.*']),
-        py_modules=['mmrm_command'],
-        entry_points={'console_scripts': ['mmrm = mmrm_command:main']},
+        entry_points={'console_scripts': ['mmrm = mmrm.cli:main']},
         package_data={
             'mmrm': [
                 '.mim/**/*',
@@ -83,8 +82,8 @@ if __name__ == '__main__':
         include_package_data=True,
         install_requires=requirements('runtime'),
         extras_require={
-            'openmmlab': requirements('torch') + requirements('openmmlab'),
-            'onedl': requirements('torch') + requirements('onedl'),
+            'openmmlab': requirements('torch') + requirements('openmmlab') + requirements('commands'),
+            'onedl': requirements('torch') + requirements('onedl') + requirements('commands'),
             'analysis': requirements('analysis'),
             'onnx': requirements('onnx'),
             'fast': requirements('fast'),

@@ -28,7 +28,7 @@ import math
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -88,14 +88,22 @@ def resize_fill(images: torch.Tensor, history: torch.Tensor, box: Box, interpola
     images[:count, :, box.y1 : box.y2, box.x1 : box.x2] = patch.nan_to_num(0.0, 0.0, 0.0)
 
 
-def mix_labels(scores: torch.Tensor, history: torch.Tensor, lam: float) -> torch.Tensor:
+def mix_labels(scores: torch.Tensor, history: torch.Tensor, lam: Union[float, torch.Tensor]) -> torch.Tensor:
     r"""Return :math:`\lambda y^h + (1 - \lambda) y` for the first ``min(N, M)`` rows, the others as they are.
 
-    Both are float, shapes ``(N, num_classes)`` and ``(M, num_classes)``.
+    Args:
+        scores: One-hot or soft labels, shape ``(N, num_classes)``.
+        history: Labels of what was mixed in, shape ``(M, num_classes)``; of a partner in the batch: ``scores[index]``.
+        lam: The share of ``history``: a number, or one for each of the mixed samples, shape ``(min(N, M), )``.
+
+    Returns:
+        A new float32 tensor, shape ``(N, num_classes)``.
     """
     count = min(len(scores), len(history))
-    mixed = scores.clone()
-    mixed[:count] = lam * history[:count] + (1 - lam) * scores[:count]
+    mixed = scores.to(torch.float32, copy=True)
+    if isinstance(lam, torch.Tensor) and lam.ndim:
+        lam = lam.to(mixed)[:, None]
+    mixed[:count] = lam * history[:count] + (1 - lam) * mixed[:count]
     return mixed
 
 
@@ -103,8 +111,8 @@ def mix_labels(scores: torch.Tensor, history: torch.Tensor, lam: float) -> torch
 class Mix:
     """What one iteration mixed. It travels with the batch to the loss, which answers with the prediction.
 
-    The numbers are for whoever looks at the mix. The loss reads ``share`` and ``weights`` instead, where they are: they
-    change from one iteration to the next, and neither a device nor a compiled graph has to wait for a tensor.
+    The numbers are for logging. The loss reads ``share`` and ``weights`` instead, where they are: they change from one
+    iteration to the next, and neither a device nor a compiled graph has to wait for a tensor.
 
     Args:
         lam: The share of the historical image in each mixed sample, 0 if nothing was mixed.
@@ -150,11 +158,11 @@ class _History:
 
     @property
     def overwritten(self) -> bool:
-        """Whether somebody (a model that works in place on its input) wrote into the images since they were kept."""
+        """Whether the images were changed since they were kept, as by a model that works in place on its input."""
         return _version(self.images) != self._version
 
     def __reduce__(self) -> tuple:
-        # A copy's tensor starts to count its versions anew.
+        # A copy's tensor counts its versions from 0.
         return _History, (self.images, self.scores, self.mix, self.overwritten)
 
 
@@ -222,7 +230,7 @@ class RecursiveMix:
         return state
 
     def load_history_state(self, state: Dict[str, torch.Tensor]) -> None:
-        """Go on from what :meth:`history_state` returned."""
+        """Restore what :meth:`history_state` returned."""
         self.reset()
         self._copy_images = bool(state['copy_images'])
         if 'images' in state:
@@ -245,9 +253,7 @@ class RecursiveMix:
         images = images.detach().clone()
         height, width = images.shape[-2:]
         past, rng = self._valid_history(images, scores), np.random if self.rng is None else self.rng
-        box = Box(0, 0, 0, 0)
-        if past is not None:
-            box = sample_box(sample_lambda(self.alpha, rng), height, width, rng)
+        box = Box(0, 0, 0, 0) if past is None else sample_box(sample_lambda(self.alpha, rng), height, width, rng)
         mix = Mix(0.0, 0, box, (height, width))
         if past is not None and box.area:
             mix.lam = box.area / (height * width)  # of the box as clipped
@@ -474,10 +480,11 @@ class Consistency(nn.Module):
     Args:
         in_channels: Channels of the last feature map.
         num_classes: Number of classes.
-        omega: Weight of the loss, at least 0; 0 makes no ``fc_roi``. The paper has 0.1 on CIFAR, 0.5 on ImageNet.
+        omega: Weight of the loss, at least 0; 0 makes no ``fc_roi``. The default is the paper's on CIFAR; on ImageNet
+            it has 0.5.
     """
 
-    def __init__(self, in_channels: int, num_classes: int, omega: float = 0.5):
+    def __init__(self, in_channels: int, num_classes: int, omega: float = 0.1):
         super().__init__()
         self.in_channels, self.num_classes = in_channels, num_classes
         self.omega = check_omega('Consistency', omega)

@@ -12,8 +12,9 @@ Example:
 """
 
 import copy
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +61,7 @@ class RecursiveMixModel(nn.Module):
         module: The classifier. It is called with the images, shape ``(N, C, H, W)``.
         layer: Name of the submodule whose output is the last feature map, as in ``module.named_modules()``.
         alpha: :math:`\lambda \sim U(0, \alpha)`, in (0, 1].
-        omega: Weight of the consistency loss; the paper has 0.1 on CIFAR, 0.5 on ImageNet.
+        omega: Weight of the consistency loss. The default is the paper's on CIFAR; on ImageNet it has 0.5.
         input_size: Size of the dry run's image: ``224``, ``(height, width)`` or ``(channels, height, width)``.
         num_classes: Checked against the network's logits. None: as many as there are logits.
         interpolation: How the historical image is resized, ``'nearest'`` or ``'bilinear'``.
@@ -73,6 +74,8 @@ class RecursiveMixModel(nn.Module):
     Attributes:
         losses: The parts of the last loss, detached: ``cross_entropy``, ``consistency`` (weighted, as it was added),
             ``kl``, the mean KL of the mixed samples, and ``lam``, the mean :math:`\lambda` of the batch.
+        in_channels: Channels of the feature map.
+        num_classes: Number of logits.
     """
 
     def __init__(
@@ -103,25 +106,16 @@ class RecursiveMixModel(nn.Module):
         self.label_smoothing = float(label_smoothing)
         self.losses: Dict[str, Any] = {}
         self._tap = _Tap()
-        self._reading, classes = _dry_run(module, layer, _size(input_size), layout, prefix_tokens)
-        if num_classes not in (None, classes):
+        self._reading, self.num_classes = _dry_run(module, layer, _size(input_size), layout, prefix_tokens)
+        self.in_channels = self._reading.shape[0]
+        if num_classes not in (None, self.num_classes):
             raise ValueError(
                 f'RecursiveMixModel: num_classes={num_classes}, but {type(module).__name__} gives '
-                f'{classes} logits: leave num_classes out, or build the network with it.'
+                f'{self.num_classes} logits: leave num_classes out, or build the network with it.'
             )
-        self.rm = RecursiveMix(alpha, interpolation, num_classes=classes, rng=rng)
+        self.rm = RecursiveMix(alpha, interpolation, num_classes=self.num_classes, rng=rng)
         device = next((p.device for p in module.parameters()), None)
-        self.consistency = Consistency(self._reading.shape[0], classes, omega=omega).to(device)
-
-    @property
-    def in_channels(self) -> int:
-        """Channels of the feature map."""
-        return self._reading.shape[0]
-
-    @property
-    def num_classes(self) -> int:
-        """Number of logits."""
-        return self.consistency.num_classes
+        self.consistency = Consistency(self.in_channels, self.num_classes, omega=omega).to(device)
 
     def reset_history(self) -> None:
         """Empty the history, as at the start of an epoch: the next batch is not mixed."""
@@ -293,21 +287,19 @@ def _dry_run(
     module: nn.Module, layer: str, size: Tuple[int, int, int], layout: Optional[str], prefix_tokens: Optional[int]
 ) -> Tuple[_Reading, int]:
     """Run the network once. Returns how the layer's output is read, and the number of classes."""
-    layers = dict(module.named_modules())
-    layers.pop('', None)
-    read = _Reader(size[1], size[2], layout, prefix_tokens, getattr(module, 'num_prefix_tokens', None))
-    wanted: List[Any] = []
-    maps: List[Tuple[Tuple[int, int, int], str]] = []
+    reader = _Reader(size[1], size[2], layout, prefix_tokens, getattr(module, 'num_prefix_tokens', None))
+    shapes: Dict[str, List[Tuple[int, ...]]] = {}  # of the layers that ran
+    readings: Dict[str, _Reading] = {}  # of those with a map, in the order of their last run
 
-    def keep(name: str, output: Any) -> None:
-        if name == layer:
-            wanted.append(output)
-        reading = read(output)
-        if reading is not None and reading.shape[0] > 1 and reading.shape[1] * reading.shape[2] > 1:
-            maps.append((reading.shape, name))
+    def note(name: str, output: Any) -> None:
+        shapes[name] = [tuple(tensor.shape) for tensor in _tensors(output)]
+        readings.pop(name, None)
+        if (reading := reader.read(output)) is not None:
+            readings[name] = reading
 
+    layers = {name: child for name, child in module.named_modules() if name}
     hooks = [
-        child.register_forward_hook(lambda _, __, output, name=name: keep(name, output))
+        child.register_forward_hook(lambda _, __, output, name=name: note(name, output))
         for name, child in layers.items()
     ]
     try:
@@ -315,57 +307,64 @@ def _dry_run(
     finally:
         for hook in hooks:
             hook.remove()
-    reading = read(wanted[-1]) if wanted else None
-    if reading is not None:
-        return reading, logits.shape[1]
+    if layer in readings:
+        return readings[layer], logits.shape[1]
 
-    name = type(module).__name__
+    network = type(module).__name__
     if layer not in layers:
-        problem = f'{name} has no layer {layer!r}'
-    elif not wanted:
-        problem = f'layer {layer!r} of {name} does not run in a forward pass'
+        problem = f'{network} has no layer {layer!r}'
+    elif layer not in shapes:
+        problem = f'layer {layer!r} of {network} does not run in a forward pass'
+    elif any(len(reader.layouts(shape)) > 1 for shape in shapes[layer]):
+        problem = (
+            f'the output of layer {layer!r} of {network} may be of layout NCHW or NHWC, which its shape leaves open: '
+            f'set layout to one of them (got {shapes[layer]})'
+        )
     else:
-        got = ', '.join(str(tuple(t.shape)) for t in _tensors(wanted[-1])) or type(wanted[-1]).__name__
-        problem = f'the output of layer {layer!r} of {name} is no feature map for this image (got {got})'
-        if read.open_layout(wanted[-1]):
-            raise ValueError(
-                f'RecursiveMixModel: the output of layer {layer!r} of {name} may be of layout NCHW or NHWC, which its '
-                f'shape leaves open: set layout to one of them (got {got}).'
-            )
-    raise ValueError(f'RecursiveMixModel: {problem}; {_candidates(maps, size)}.')
+        problem = f'the output of layer {layer!r} of {network} is not a feature map for this image ({shapes[layer]})'
+    raise ValueError(f'RecursiveMixModel: {problem}; {_candidates(readings, size)}.')
 
 
-def _candidates(maps: List[Tuple[Tuple[int, int, int], str]], size: Tuple[int, int, int]) -> str:
-    """The layers to choose from, of those that ran: for each shape of a map the last one, outer layers only."""
-    outer = [(shape, name) for shape, name in maps if name.count('.') < 2] or maps
-    last = {shape: index for index, (shape, _) in enumerate(outer)}
-    found = [
-        f'{outer[index][1]!r} ({shape[0]} channels, {shape[1]} x {shape[2]})'
-        for shape, index in sorted(last.items(), key=lambda pair: -pair[1])
-    ]
+def _candidates(readings: Dict[str, _Reading], size: Tuple[int, int, int]) -> str:
+    """The layers to choose from: for each shape of a map the last one, outer layers only."""
+    maps = {name: r.shape for name, r in readings.items() if r.shape[0] > 1 and r.shape[1] * r.shape[2] > 1}
+    outer = {name: shape for name, shape in maps.items() if name.count('.') < 2} or maps
+    found: Dict[Tuple[int, int, int], str] = {}
+    for name, shape in reversed(outer.items()):
+        found.setdefault(shape, name)
     if not found:
         return f'no layer gives a map for an input of {_times(size)}: try a larger input_size'
-    return 'layers with a map, last first: ' + ', '.join(found[:MOST_CANDIDATES])
+    names = [f'{name!r} ({c} channels, {h} x {w})' for (c, h, w), name in found.items()]
+    return 'layers with a map, last first: ' + ', '.join(names[:MOST_CANDIDATES])
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Switch every submodule to evaluation; afterwards each has the flag that it had, also norms that are frozen."""
+    flags = [(child, child.training) for child in module.modules()]
+    try:
+        for child, _ in flags:
+            child.training = False
+        yield
+    finally:
+        for child, training in flags:
+            child.training = training
 
 
 def _run_in_eval(module: nn.Module, size: Tuple[int, int, int]) -> torch.Tensor:
     """The logits of one grey image. Modes, statistics, gradients and torch's random state stay as they were."""
     parameter = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
     image = torch.zeros(1, *size, device=parameter.device, dtype=parameter.dtype)
-    modes = [(child, child.training) for child in module.modules()]
     devices = [parameter.device] if parameter.device.type == 'cuda' else []
     try:
-        with torch.random.fork_rng(devices), torch.no_grad():
-            output = module.eval()(image)
+        with evaluation_mode(module), torch.random.fork_rng(devices), torch.no_grad():
+            output = module(image)
     except Exception as error:
         reason = ' '.join(str(error).split()) or type(error).__name__
         raise ValueError(
             f'RecursiveMixModel: {type(module).__name__} fails on an input of {_times(size)} ({reason}). '
             'Set input_size to what it takes: pixels, (height, width) or (channels, height, width).'
         ) from error
-    finally:
-        for child, training in modes:
-            child.training = training
     return _logits(output)
 
 
@@ -379,9 +378,9 @@ class _Reader:
     def __init__(self, height: int, width: int, layout: Optional[str], prefix: Optional[int], known: Any):
         self.height, self.width = height, width
         self.layout, self.prefix = layout, prefix
-        self.known_prefix = known if isinstance(known, int) else None
+        self.known_prefix = [known] if isinstance(known, int) else []
 
-    def __call__(self, output: Any) -> Optional[_Reading]:
+    def read(self, output: Any) -> Optional[_Reading]:
         """The map of an output. Of several, the smallest: a pyramid's last, or the one beside attention weights.
 
         A pooled ``(1, C, 1, 1)`` beside the map, as Hugging Face's networks have it, does not count.
@@ -390,41 +389,31 @@ class _Reader:
         several = [reading for reading in found if reading.shape[1] * reading.shape[2] > 1]
         return min(several or found, key=lambda r: r.shape[1] * r.shape[2], default=None)
 
-    def open_layout(self, output: Any) -> bool:
-        """Whether an output is a map whose channels could be first or last."""
-        return self.layout is None and any(self._ambiguous(tensor) for tensor in _tensors(output))
+    def layouts(self, shape: Tuple[int, ...]) -> List[str]:
+        """The layouts of a map with four dimensions: none if it is not a map, both if its shape leaves it open."""
+        if len(shape) != 4 or self.layout is not None:
+            return [self.layout] if len(shape) == 4 and self.layout in ('NCHW', 'NHWC') else []
+        distortions = dict(
+            NCHW=_distortion(*shape[2:], self.height, self.width),
+            NHWC=_distortion(*shape[1:3], self.height, self.width),
+        )
+        least = min(distortions.values())  # at most a cell away from the image's aspect ratio
+        return [name for name, each in distortions.items() if each == least <= max(self.height, self.width)]
 
     def _read(self, index: int, tensor: torch.Tensor) -> Optional[_Reading]:
         if len(tensor) != 1 or not tensor.is_floating_point():
             return None
         if tensor.ndim == 3 and self.layout in (None, 'tokens'):
             return self._read_tokens(index, tensor.shape[1], tensor.shape[2])
-        if tensor.ndim != 4 or self.layout == 'tokens' or (self.layout is None and self._ambiguous(tensor)):
+        layouts = self.layouts(tensor.shape)
+        if len(layouts) != 1:
             return None
         a, b, c = tensor.shape[1:]
-        first, last = self._distortions(tensor)
-        layout = self.layout or ('NCHW' if first < last else 'NHWC')
-        if self.layout is None and min(first, last) > max(self.height, self.width):  # more than a cell away
-            return None
-        return _Reading(index, layout, 0, (a, b, c) if layout == 'NCHW' else (c, a, b))
-
-    def _distortions(self, tensor: torch.Tensor) -> Tuple[int, int]:
-        a, b, c = tensor.shape[1:]
-        return _distortion(b, c, self.height, self.width), _distortion(a, b, self.height, self.width)
-
-    def _ambiguous(self, tensor: torch.Tensor) -> bool:
-        if tensor.ndim != 4:
-            return False
-        first, last = self._distortions(tensor)
-        return first == last and first <= max(self.height, self.width)
+        return _Reading(index, layouts[0], 0, (a, b, c) if layouts[0] == 'NCHW' else (c, a, b))
 
     def _read_tokens(self, index: int, tokens: int, channels: int) -> Optional[_Reading]:
-        if self.prefix is not None:
-            prefixes = [self.prefix]
-        else:
-            known = [self.known_prefix] if self.known_prefix is not None else []
-            prefixes = [*known, *range(MOST_PREFIX_TOKENS + 1)]
-        for prefix in prefixes:
+        guesses = [*self.known_prefix, *range(MOST_PREFIX_TOKENS + 1)]
+        for prefix in guesses if self.prefix is None else [self.prefix]:
             grid = _grid(tokens - prefix, self.height, self.width) if tokens > prefix else None
             if grid is not None and (self.prefix is not None or self._same_stride(*grid)):
                 return _Reading(index, 'tokens', prefix, (channels, *grid))

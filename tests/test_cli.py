@@ -1,5 +1,6 @@
-"""The command mmrm: its list, its dispatch, its mistakes; every tool is one of its commands."""
+"""The command mmrm: its list, its dispatch, its mistakes, and help that does not wait for torch."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from mmrm import __version__, cli
-from mmrm.utils.paths import in_checkout, shipped
-
-COMMANDS = list(cli.commands())
 
 
 def call(capsys, *argv):
@@ -27,30 +25,34 @@ def test_the_list_names_every_command_with_one_line(capsys):
     code, told, _ = call(capsys)
     assert code == 0 and told == call(capsys, '--help')[1]
     lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in told.splitlines() if line.startswith('  ')}
-    assert list(lines) == COMMANDS
-    assert all(text.endswith('.') or text.endswith('GPUS') for text in lines.values()), lines
+    assert lines == cli.COMMANDS and all(text.endswith('.') for text in lines.values())
+    assert all((Path(cli.__file__).parent / f'{name}.py').is_file() for name in lines)
 
 
-def test_every_python_tool_is_a_command_and_calls_it():
-    tools = {path.stem.replace('_', '-'): path for path in (shipped() / 'tools').glob('[!_]*.py')}
-    del tools['get-cifar10']  # a script of its own
-    assert set(tools) <= set(COMMANDS)
-    for name, path in tools.items():
-        assert f'from mmrm.cli.{name.replace("-", "_")} import main' in path.read_text(), path
+HELP = """
+import contextlib, io, sys, time
+from mmrm import cli
+for name in cli.COMMANDS:
+    out, start = io.StringIO(), time.perf_counter()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        cli.main([name, '--help'])
+    assert out.getvalue().startswith(f'usage: mmrm {name}'), name
+    heavy = {'torch', 'numpy', 'mmengine', 'matplotlib', 'rich'} & sys.modules.keys()
+    assert not heavy, (name, heavy)
+"""
 
 
-@pytest.mark.parametrize('name', COMMANDS)
-def test_every_command_has_a_help_under_its_own_name(name, capsys):
-    code, told, _ = call(capsys, name, '--help')
-    assert code == 0 and told.startswith(f'usage: mmrm {name}'), told
+@pytest.mark.xfail(reason='commands that still import before they parse')
+def test_the_help_of_every_command_imports_neither_torch_nor_openmmlab(tmp_path):
+    run = subprocess.run([sys.executable, '-c', HELP], capture_output=True, text=True, cwd=tmp_path, env=environment())
+    assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize('name', ['export'])
-def test_dashes_and_underscores_are_the_same(name, capsys):
-    assert call(capsys, name, '--help')[0] == 0
+def environment():
+    return {'PYTHONPATH': str(Path(cli.__file__).parents[2]), 'PATH': '/usr/bin:/bin'}
 
 
-@pytest.mark.parametrize('typed,meant', [('trian', 'train'), ('chek', 'check'), ('exprot', 'export')])
+@pytest.mark.parametrize('typed, meant', [('trian', 'train'), ('chek', 'check'), ('exprot', 'export')])
 def test_a_mistyped_command_is_one_line_with_a_suggestion(typed, meant, capsys):
     code, told, error = call(capsys, typed, 'config.py')
     assert (code, told) == (2, '') and error.count('\n') == 1
@@ -59,16 +61,33 @@ def test_a_mistyped_command_is_one_line_with_a_suggestion(typed, meant, capsys):
 
 def test_a_command_like_no_other_gets_the_whole_list(capsys):
     code, _, error = call(capsys, 'qqq')
-    assert code == 2 and all(name in error for name in COMMANDS)
+    assert code == 2 and all(name in error for name in cli.COMMANDS)
 
 
 def test_version(capsys):
     assert call(capsys, '--version') == (0, f'mmrm {__version__}\n', '')
 
 
-def test_the_cpu_is_chosen_before_torch_looks_for_a_gpu(monkeypatch):
-    import os
+@pytest.mark.parametrize('package, extra', [('mmengine', 'openmmlab'), ('jinja2', 'openmmlab'), ('onnx', 'onnx')])
+def test_a_missing_package_is_answered_with_the_extra_that_has_it(package, extra, capsys, monkeypatch):
+    def main(argv):
+        raise ModuleNotFoundError(f'No module named {package!r}', name=package)
 
+    monkeypatch.setattr('mmrm.cli.report.main', main)
+    code, _, error = call(capsys, 'report')
+    assert code == 2 and error.endswith(f'pip install mmrm[{extra}]\n') and package in error
+
+
+def test_a_missing_module_of_the_users_keeps_its_traceback(monkeypatch):
+    def main(argv):
+        raise ModuleNotFoundError("No module named 'my_data'", name='my_data')
+
+    monkeypatch.setattr('mmrm.cli.report.main', main)
+    with pytest.raises(ModuleNotFoundError, match='my_data'):
+        cli.main(['report'])
+
+
+def test_the_cpu_is_chosen_before_torch_looks_for_a_gpu(monkeypatch):
     for argv, device, hidden in (
         (['train', 'c.py', '--device', 'cpu'], None, True),
         (['train', 'c.py', '--device=cpu'], None, True),
@@ -84,28 +103,7 @@ def test_the_cpu_is_chosen_before_torch_looks_for_a_gpu(monkeypatch):
         assert (os.environ['CUDA_VISIBLE_DEVICES'] == '') is hidden, argv
 
 
-@pytest.mark.skipif(not in_checkout(), reason="the console script's module stands beside the package")
-def test_the_console_script_lists_commands_without_torch(tmp_path):
-    """In a process of its own, from another folder."""
-    loaded = 'print(sorted({"torch", "mmrm"} & set(sys.modules)))'
-    code = f'import sys, mmrm_command; sys.argv[1:] = []; mmrm_command.main(); {loaded}'
-    run = subprocess.run(
-        [sys.executable, '-c', code],
-        cwd=tmp_path,
-        env={'PYTHONPATH': str(shipped()), 'PATH': '/usr/bin:/bin'},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[-1] == '[]' and '  train ' in run.stdout
-
-
 def test_python_m_mmrm_is_the_same_command(tmp_path):
-    run = subprocess.run(
-        [sys.executable, '-m', 'mmrm', 'trian'],
-        cwd=tmp_path,
-        env={'PYTHONPATH': str(Path(cli.__file__).parents[1]), 'PATH': '/usr/bin:/bin', 'HOME': str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, '-m', 'mmrm', 'trian']
+    run = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert run.returncode == 2 and 'did you mean train' in run.stderr

@@ -12,11 +12,9 @@ import torch.nn.functional as F
 from helpers import batch, classifier, step
 from mmengine.model import ExponentialMovingAverage, MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
-from mmpretrain.registry import MODELS
 
-from mmrm import BFloat16OptimWrapper, RecursiveMix, reset_history
-from mmrm.core import Mix
-from mmrm.models.trio import check_trio
+from mmrm import BFloat16OptimWrapper, reset_history
+from mmrm.models.check_parts import missing_parts
 
 
 def mix_of(data):
@@ -60,16 +58,6 @@ def test_history_survives_an_iteration_of_another_augment():
 
 def blend(images, scores):  # a stock-like augment: two tensors in, two out
     return images.flip(0) * 0.5 + images * 0.5, scores.flip(0) * 0.5 + scores * 0.5
-
-
-def test_beside_cutmix_with_probabilities():
-    model = classifier(augments=[dict(type='RecursiveMix'), dict(type='CutMix', alpha=1.0)], probs=[0.4, 0.3])
-    kinds = set()
-    for _ in range(25):
-        data = model.data_preprocessor(batch(), training=True)
-        kinds.add(type(mix_of(data)))
-        model(**data, mode='loss')
-    assert kinds == {Mix, type(None)}
 
 
 def test_validation_between_epochs_leaves_the_history_alone():
@@ -201,13 +189,6 @@ def test_gradient_checkpointing():
     assert all(torch.allclose(a, b.grad, atol=1e-4) for a, b in zip(grads, checkpointed.parameters()))
 
 
-def test_compiled_backbone():
-    model, data = classifier(alpha=1.0), batches(4)
-    plain = losses_of(model, data)
-    model.backbone = torch.compile(model.backbone, backend='aot_eager')
-    assert close(plain, losses_of(model, data), atol=1e-4)
-
-
 def test_several_models_in_one_process():
     """Two models trained in turn see the same as each alone."""
     one, other, data = classifier(alpha=1.0), classifier(alpha=1.0), batches(5)
@@ -274,7 +255,7 @@ MIXUP = dict(type='Mixup', alpha=1.0)
     ],
 )
 def test_a_missing_part_of_rm_is_named_with_what_to_do(parts, wrong, use):
-    told = check_trio(classifier(**parts))
+    told = missing_parts(classifier(**parts))
     assert wrong in told and use in told and 'there will be no consistency loss' in told
 
 
@@ -291,51 +272,12 @@ def test_a_missing_part_of_rm_is_named_with_what_to_do(parts, wrong, use):
     ],
 )
 def test_no_word_where_no_part_of_rm_is_missing(parts):
-    assert check_trio(classifier(**parts)) is None
-
-
-@pytest.mark.parametrize(
-    'parts',
-    [
-        dict(head=LINEAR),
-        dict(preprocessor='ClsDataPreprocessor'),
-        dict(augments=MIXUP),
-        dict(omega=0, augments=dict(type='ResizeFillMix')),
-    ],
-)
-def test_what_lacks_a_part_still_trains(parts):
-    model = classifier(**parts)
-    if 'head' in parts:
-        model.neck = MODELS.build(dict(type='GlobalAveragePooling'))
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        for _ in range(3):
-            losses = step(model, batch())
-    assert losses['loss'] > 0 and not losses.get('loss_consistency')
+    assert missing_parts(classifier(**parts)) is None
 
 
 def test_resize_fill_mix_logs_its_lambda():
     model = classifier(omega=0, augments=dict(type='ResizeFillMix'))
     assert step(model, batch())['rm_lambda'] > 0
-
-
-def test_a_loop_without_mmpretrains_classifier():
-    """Plain PyTorch: the augment, any network, the mix handed over by hand."""
-    from mmpretrain.structures import DataSample
-
-    from mmrm.models.heads import RMConsistencyHead
-
-    augment, head = RecursiveMix(alpha=1.0), RMConsistencyHead(num_classes=5, in_channels=8, omega=0.1)
-    conv = torch.nn.Conv2d(3, 8, 3, stride=4)
-    for _ in range(3):
-        images, scores = augment(torch.rand(4, 3, 32, 32), torch.eye(5)[:4])
-        samples = [
-            DataSample(metainfo=dict(rm_mix=augment_mix)).set_gt_score(score)
-            for augment_mix in [augment.take_mix()]
-            for score in scores
-        ]
-        losses = head.loss((conv(images),), samples)
-    assert losses['loss_consistency'] > 0
 
 
 @pytest.mark.cuda

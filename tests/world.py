@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 
 from mmrm.utils.errors import UserTypeError, UserValueError
-from mmrm.utils.files import make_once
+from tools.runs.folders import make_once
 
 # Counts in world.json; a change of what is drawn is a new version.
 VERSION = 1

@@ -21,7 +21,7 @@ compile() {  # output, inputs
 }
 compile lock-build.txt build.txt
 for stack in openmmlab onedl; do
-    compile "lock-$stack.txt" runtime.txt torch.txt "$stack.txt" tests.txt analysis.txt build.txt -c lock-build.txt
+    compile "lock-$stack.txt" runtime.txt torch.txt "$stack.txt" commands.txt tests.txt analysis.txt build.txt -c lock-build.txt
     # The twin of opencv-python for machines without libGL, of the same version.
     sed -n 's/^opencv-python==/opencv-python-headless==/; s/ \\$//; /^opencv-python-headless==/p' "lock-$stack.txt" |
         sort -u | compile "lock-$stack-headless.txt" --no-deps -

@@ -4,4 +4,5 @@ model = dict(
     data_preprocessor=dict(
         type='RMDataPreprocessor', batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5))),
     neck=None,
-    head=dict(type='RMConsistencyHead', omega=0.1, log_blind_kl=True))
+    head=dict(type='RMConsistencyHead', omega=0.1))
+custom_hooks = [*_base_.custom_hooks, dict(type='LogConsistencyHook')]

@@ -1,62 +1,44 @@
-"""The command ``mmrm``: ``mmrm COMMAND ...`` runs ``main`` of ``mmrm/cli/<command>.py``, dashes for underscores.
+"""The command ``mmrm``: ``mmrm COMMAND ...`` runs ``main`` of ``mmrm/cli/<command>.py``.
 
-The list of commands comes from the files alone. This file imports nothing of mmrm before a command is known, so that
-the list and a mistyped name do not wait for torch.
+Nothing but the standard library is imported before a command is known, and each command parses its arguments before it
+imports torch: lists, helps and mistyped names do not wait.
 """
 
-import ast
 import difflib
 import importlib
 import os
 import sys
-from pathlib import Path
-from typing import Dict, Optional, Sequence
+from typing import Optional, Sequence
 
-FOLDER = Path(__file__).resolve().parent
-# What commands share, not commands themselves.
-SHARED = ('options', 'prediction', 'preflight')
-# In the order of the work; every other command follows under its own heading.
-WAY = ('init', 'check', 'train', 'test', 'predict', 'export', 'convert', 'report')
-
-
-def commands() -> Dict[str, Path]:
-    """Every command and its file, those of the way first."""
-    files = {path.stem.replace('_', '-'): path for path in sorted(FOLDER.glob('[!_]*.py')) if path.stem not in SHARED}
-    first = {name: files[name] for name in WAY if name in files}
-    return {**first, **files}
-
-
-def summary(path: Path) -> str:
-    """The first line of a file's docstring."""
-    return (ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))) or '').partition('\n')[0]
+# In the order of the work.
+COMMANDS = dict(
+    init='Write a config for a folder of images of your own.',
+    check='Check a config before a long run: the model builds, its weights load, its data is there.',
+    train='Train a classification, detection or segmentation config.',
+    test='Test a checkpoint with its config.',
+    predict='Predict the classes of images, and show where they are seen.',
+    export='Write weights for other programs: a backbone, a classifier, ONNX, a folder for a model hub.',
+    report='Write a page about runs: curves, tables, pictures.',
+    tables="The paper's tables, with the results of runs.",
+)
+# What `pip install` of which extra brings, where a command finds it missing.
+EXTRAS = {
+    **dict.fromkeys(('mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg', 'yaml', 'cv2', 'PIL'), 'openmmlab'),
+    **dict.fromkeys(('jinja2', 'matplotlib', 'rich', 'safetensors', 'scipy', 'torchvision'), 'openmmlab'),
+    **dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'onnx'),
+    **dict.fromkeys(('pytorch_grad_cam', 'tensorboard'), 'analysis'),
+}
 
 
 def listing() -> str:
     """What ``mmrm`` alone prints."""
-    known = commands()
-    width = max(map(len, known))
-    lines = {name: f'  {name:{width}}  {summary(path)}' for name, path in known.items()}
-    return '\n'.join(
-        [
-            'usage: mmrm COMMAND ...        (mmrm COMMAND --help lists its options)',
-            '',
-            *(line for name, line in lines.items() if name in WAY),
-            '',
-            'experiments, figures and tables:',
-            *(line for name, line in lines.items() if name not in WAY),
-        ]
-    )
+    lines = [f'  {name:8} {text}' for name, text in COMMANDS.items()]
+    return '\n'.join(['usage: mmrm COMMAND ...        (mmrm COMMAND --help lists its options)', '', *lines])
 
 
 def fail(message: str) -> None:
     print(f'error: {message}', file=sys.stderr, flush=True)
     sys.exit(2)
-
-
-def version() -> str:
-    read: dict = {}
-    exec((FOLDER.parent / 'version.py').read_text(encoding='utf-8'), read)
-    return read['__version__']
 
 
 def hide_gpus(argv: Sequence[str]) -> None:
@@ -75,26 +57,21 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         except BrokenPipeError:  # mmrm | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
-    if argv[0] in ('-V', '--version'):
-        print(f'mmrm {version()}')
+    name = argv[0]
+    if name in ('-V', '--version'):
+        from ..version import __version__
+
+        print(f'mmrm {__version__}')
         return
-    name, known = argv[0].replace('_', '-'), commands()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f'did you mean {" or ".join(near)}?' if near else f'the commands are {", ".join(known)}.'
-        fail(f'mmrm has no command {argv[0]!r}; {hint} (mmrm alone lists them)')
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=3, cutoff=0.5)
+        hint = f'did you mean {" or ".join(near)}?' if near else f'the commands are {", ".join(COMMANDS)}.'
+        fail(f'mmrm has no command {name!r}; {hint} (mmrm alone lists them)')
     hide_gpus(argv)
     try:
-        command = importlib.import_module(f'mmrm.cli.{known[name].stem}')
+        importlib.import_module(f'mmrm.cli.{name}').main(argv[1:])
     except ModuleNotFoundError as error:
-        if (error.name or '').partition('.')[0] == 'mmrm':
+        extra = EXTRAS.get((error.name or '').partition('.')[0])
+        if extra is None:  # of the user's config or of mmrm itself
             raise
-        fail(
-            f'mmrm {name} needs {error.name}, which is not installed; pip install mmrm[openmmlab,analysis] brings all '
-            'that the commands need.'
-        )
-    command.main(argv[1:])
-
-
-if __name__ == '__main__':
-    main()
+        fail(f'mmrm {name} needs {error.name}, which is not installed: pip install mmrm[{extra}]')

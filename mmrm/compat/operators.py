@@ -20,6 +20,8 @@ from typing import Callable, Optional
 import torch
 import torch.nn.functional as F
 
+from .scopes import is_distributed
+
 REASON = "mmcv.ops, and with it mmdet and parts of mmseg, cannot be imported without mmcv's compiled extension"
 VERSIONS = 'mmcv-lite, and mmcv built without a compiler'
 
@@ -240,7 +242,7 @@ SERVED = (
 def _message(op: str) -> str:
     import mmcv
 
-    onedl = _installed('onedl-mmcv')
+    onedl = is_distributed('onedl-mmcv')
     old, new = ('onedl-mmcv', 'onedl-mmcv') if onedl else ('mmcv-lite', 'mmcv')
     return (
         f"mmcv op {op} needs mmcv's compiled extension, which is not installed: without it mmrm serves only nms, "
@@ -249,15 +251,6 @@ def _message(op: str) -> str:
         f'{new}=={mmcv.__version__}" (needs a C++ compiler, for CUDA also nvcc; '
         'https://mmcv.readthedocs.io/en/latest/get_started/build.html).'
     )
-
-
-def _installed(distribution: str) -> bool:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return bool(version(distribution))
-    except PackageNotFoundError:
-        return False
 
 
 class StandIn(types.ModuleType):

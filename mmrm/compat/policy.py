@@ -13,8 +13,7 @@ import ast
 import functools
 import os
 import pickle
-import threading
-from contextlib import contextmanager
+import types
 from contextvars import ContextVar
 
 import torch
@@ -32,8 +31,9 @@ try:
 except ImportError:  # PyYAML without libyaml
     from yaml import SafeLoader  # type: ignore[assignment]
 
-FORCE, FORCE_NOT = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD', 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
-_environment = threading.RLock()
+# What the text of a config without code is made of: names that stand for literals, and calls, which must be of dict.
+PLAIN_NODES = {ast.Module, ast.Assign, ast.Name, ast.Load, ast.Store, ast.Constant, ast.UnaryOp, ast.UAdd, ast.USub}
+PLAIN_NODES |= {ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Call, ast.keyword}
 # The weights whose config is being read, while mmengine has no other one.
 _weights: ContextVar[str] = ContextVar('weights', default='')
 
@@ -63,31 +63,17 @@ def is_plain(text: str) -> bool:
     There are neither bases nor ``{{...}}``, which mmengine replaces in the text before it runs it.
     """
     try:
-        statements = ast.parse(text).body
+        nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError):
         return False
-    return '{{' not in text and all(
-        isinstance(statement, ast.Assign)
-        and len(statement.targets) == 1
-        and isinstance(statement.targets[0], ast.Name)
-        and statement.targets[0].id not in ('_base_', 'dict')
-        and _is_literal(statement.value)
-        for statement in statements
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    return (
+        '{{' not in text
+        and {type(node) for node in nodes} <= PLAIN_NODES
+        and all(isinstance(node.func, ast.Name) for node in nodes if isinstance(node, ast.Call))
+        and {node.id for node in names if isinstance(node.ctx, ast.Load)} <= {'dict'}
+        and not {node.id for node in names if isinstance(node.ctx, ast.Store)} & {'_base_', 'dict'}
     )
-
-
-def _is_literal(node: ast.AST) -> bool:
-    if isinstance(node, ast.Constant):
-        return True
-    if isinstance(node, ast.UnaryOp):
-        return isinstance(node.operand, ast.Constant)
-    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-        return all(map(_is_literal, node.elts))
-    if isinstance(node, ast.Dict):
-        return all(_is_literal(part) for part in (*node.keys, *node.values) if part is not None)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'dict':
-        return all(map(_is_literal, (*node.args, *(keyword.value for keyword in node.keywords))))
-    return False
 
 
 def apply() -> None:
@@ -140,30 +126,24 @@ def _guard_inferencers() -> None:
     BaseInferencer._init_model = _init_model
 
 
-@contextmanager
-def weights_only():
-    """Inside, every ``torch.load`` reads weights only, also where its caller or the environment asks for more."""
-    with _environment:
-        before = {name: os.environ.pop(name, None) for name in (FORCE, FORCE_NOT)}
-        os.environ[FORCE] = '1'
-        try:
-            yield
-        finally:
-            del os.environ[FORCE]
-            os.environ.update({name: value for name, value in before.items() if value is not None})
+class _SafeTorch(types.ModuleType):
+    """torch as mmengine's loaders see it: ``load`` reads weights only, whatever they or the environment ask for."""
 
+    def __getattr__(self, name: str):
+        return getattr(torch, name)
 
-def _load(file, map_location=None, weights_only=None):
-    """In place of the function of OneDL's mmengine that tries a second time with ``weights_only=False``."""
-    return torch.load(file, map_location=map_location, weights_only=True)
+    @staticmethod
+    def load(*args, **kwargs):
+        return torch.load(*args, **{**kwargs, 'weights_only': True})
 
 
 def _guard_loader() -> None:
     """Read every checkpoint as weights only, and check files as :func:`mmrm.utils.checkpoints.read_checkpoint` does."""
     if not hasattr(torch.serialization, 'add_safe_globals'):  # before 2.4, where read_checkpoint refuses such files
         return
-    if hasattr(mmengine_checkpoint, '_safe_torch_load'):
-        mmengine_checkpoint._safe_torch_load = _load
+    load_url = mmengine_checkpoint.load_url
+    mmengine_checkpoint.torch = _SafeTorch('torch')
+    mmengine_checkpoint.load_url = lambda *args, **kwargs: load_url(*args, **{**kwargs, 'weights_only': True})
     inner = mmengine_checkpoint.CheckpointLoader.load_checkpoint.__func__
 
     @functools.wraps(inner)
@@ -174,8 +154,7 @@ def _guard_loader() -> None:
             if str(filename).endswith('.safetensors'):  # not every torch reads it
                 return read_checkpoint(filename)
         try:
-            with weights_only():
-                checkpoint = inner(cls, filename, *args, **kwargs)
+            checkpoint = inner(cls, filename, *args, **kwargs)
         except pickle.UnpicklingError as error:
             raise refusal(filename, error) from None
         if local:

@@ -23,7 +23,8 @@ def _importable(module: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def _distributed(package: str) -> bool:
+def is_distributed(package: str) -> bool:
+    """Whether a distribution of this name is installed, whatever its modules are called."""
     try:
         return distribution(package) is not None
     except PackageNotFoundError:
@@ -43,7 +44,7 @@ def apply() -> None:
     from mmengine.utils import package_utils
 
     for module, package in list(MODULE2PACKAGE.items()):
-        if module != package and not _distributed(package) and _importable(module):
+        if module != package and not is_distributed(package) and _importable(module):
             MODULE2PACKAGE[module] = module
     if 'pkg_resources' in package_utils.is_installed.__code__.co_names:
         _do_without_pkg_resources({package: module for module, package in MODULE2PACKAGE.items()})
@@ -60,10 +61,10 @@ def _do_without_pkg_resources(module_of: dict) -> None:
     """
 
     def is_installed(package: str) -> bool:
-        return _distributed(package) or _importable(package)
+        return is_distributed(package) or _importable(package)
 
     def get_installed_path(package: str) -> str:
-        listed = (distribution(package).read_text('top_level.txt') or '').split() if _distributed(package) else []
+        listed = (distribution(package).read_text('top_level.txt') or '').split() if is_distributed(package) else []
         for module in (module_of.get(package, package), *listed):
             if _importable(module):
                 return str(Path(importlib.util.find_spec(module).origin).parent)

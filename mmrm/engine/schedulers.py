@@ -18,7 +18,7 @@ from typing import List, Optional, Sequence
 from mmengine.optim import _ParamScheduler
 from mmengine.registry import PARAM_SCHEDULERS
 
-from ..utils.errors import UserTypeError, UserValueError
+from ..utils.errors import UserTypeError, UserValueError, check_numbers
 
 INFINITE = int(1e9)  # mmengine's "no end"
 
@@ -62,11 +62,9 @@ class _WarmupLR(_ParamScheduler):
                 f'{name}: by_epoch={by_epoch!r}, begin={begin!r}, but it sets the rate of every epoch '
                 'from the first one on: by_epoch must be True and begin 0.'
             )
-        if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
-            raise UserValueError(f'{name}: warmup={warmup!r} must be a number of epochs, 0 or more.')
+        check_numbers(name, 0, integer=True, warmup=warmup)
         start_factor = 1 / (warmup + 1) if start_factor is None else start_factor
-        if not 0 <= start_factor <= 1:
-            raise UserValueError(f'{name}: start_factor={start_factor!r} must be in [0, 1].')
+        check_numbers(name, 0, 1, start_factor=start_factor)
         self.warmup = warmup
         self.start_factor = start_factor
         super().__init__(optimizer, 'lr', begin=begin, end=end, last_step=last_step, by_epoch=by_epoch, verbose=verbose)
@@ -102,8 +100,7 @@ class RMCosineLR(_WarmupLR):
         epochs = end if epochs is None else epochs
         if isinstance(epochs, bool) or not isinstance(epochs, int) or not 0 < epochs < INFINITE:
             raise UserValueError(f'RMCosineLR: epochs={epochs!r} must be the number of epochs, or `end` must be given.')
-        if not 0 <= min_factor <= 1:
-            raise UserValueError(f'RMCosineLR: min_factor={min_factor!r} must be in [0, 1].')
+        check_numbers('RMCosineLR', 0, 1, min_factor=min_factor)
         self.epochs = epochs
         self.min_factor = min_factor
         super().__init__(optimizer, *args, end=end, **kwargs)

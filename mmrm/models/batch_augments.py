@@ -1,4 +1,4 @@
-"""Batch augments in mmpretrain's registry: RecursiveMix itself (:mod:`mmrm.core`), and its ablation "RS"."""
+"""Batch augments in mmpretrain's registry: RecursiveMix itself, its ablation "RS", and the other regularisers."""
 
 from typing import Any, Optional, Tuple
 
@@ -8,8 +8,11 @@ from mmpretrain.registry import BATCH_AUGMENTS
 
 from ..core import INTERPOLATIONS, Mix, RecursiveMix, mix_labels, resize_fill, sample_box
 from ..utils.errors import UserValueError
+from .regularisers import CutMixMoEx, FeatureCutMix, ManifoldMixup, MoEx, PuzzleMix, StyleCutMix
+from .regularisers.checks import check_positive
 
-BATCH_AUGMENTS.register_module(module=RecursiveMix)
+for augment in (RecursiveMix, CutMixMoEx, FeatureCutMix, ManifoldMixup, MoEx, PuzzleMix, StyleCutMix):
+    BATCH_AUGMENTS.register_module(module=augment)
 
 
 @BATCH_AUGMENTS.register_module()
@@ -28,11 +31,10 @@ class ResizeFillMix:
     """
 
     def __init__(self, alpha: float = 1.0, interpolation: str = 'nearest', rng: Any = None):
-        if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha < float('inf'):
-            raise UserValueError(f'ResizeFillMix: alpha={alpha!r} must be a finite number above 0.')
+        self.alpha = check_positive('ResizeFillMix', 'alpha', alpha)
         if interpolation not in INTERPOLATIONS:
             raise UserValueError(f'ResizeFillMix: interpolation={interpolation!r} must be one of {INTERPOLATIONS}.')
-        self.alpha, self.interpolation, self.rng = alpha, interpolation, rng
+        self.interpolation, self.rng = interpolation, rng
         self._mix: Optional[Mix] = None
 
     def __call__(self, batch_input: torch.Tensor, batch_score: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:

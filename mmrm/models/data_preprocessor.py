@@ -1,10 +1,6 @@
-"""What a batch meets on the training device: colours, holes, normalisation and mixing.
+"""What is done to a batch on the training device: colours, holes, normalisation and mixing."""
 
-The way of what was mixed, from the batch augment to the head: :class:`RMDataPreprocessor` puts it on the samples.
-"""
-
-import contextlib
-from typing import Any, Iterator, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -22,7 +18,7 @@ from .samples import MIX_FIELD, SampleBatch
 
 @MODELS.register_module()
 class RMDataPreprocessor(ClsDataPreprocessor):
-    """mmpretrain's preprocessor, which applies drawn colours and tells the head what :class:`RecursiveMix` did.
+    """mmpretrain's preprocessor, which also applies drawn colours and passes :class:`RecursiveMix`'s mix to the head.
 
     Where the samples carry colour changes (of the transform ``RMColors``) or holes (of ``RMCutout``), these are applied
     to the batch on its device, together with the normalisation. In training every data sample gets the field
@@ -48,9 +44,13 @@ class RMDataPreprocessor(ClsDataPreprocessor):
             batch = super().forward(data, training)
         else:
             inputs = self._paint(self.cast_data(data['inputs']), colors, holes)
-            with self._normalised():
+            to_rgb, normalize = self.to_rgb, self._enable_normalize
+            self.to_rgb = self._enable_normalize = False  # done already
+            try:
                 batch = super().forward({**data, 'inputs': inputs}, training)
-        if training and _augments(self, (RecursiveMix, ResizeFillMix)) and batch['data_samples']:
+            finally:
+                self.to_rgb, self._enable_normalize = to_rgb, normalize
+        if training and self._mixing_augments() and batch['data_samples']:
             mix = self._take_mix()
             for sample in batch['data_samples']:
                 sample.set_field(mix, MIX_FIELD, field_type='metainfo')
@@ -70,8 +70,11 @@ class RMDataPreprocessor(ClsDataPreprocessor):
         return dict(inputs=images, data_samples=SampleBatch(label, score, self._take_mix() if training else None))
 
     def _take_mix(self) -> Optional[Mix]:
-        mixes = [augment.take_mix() for augment in _augments(self, (RecursiveMix, ResizeFillMix))]
+        mixes = [augment.take_mix() for augment in self._mixing_augments()]
         return next((mix for mix in mixes if mix is not None), None)
+
+    def _mixing_augments(self) -> list:
+        return [each for each in augments_of(self) if isinstance(each, (RecursiveMix, ResizeFillMix))]
 
     def _paint(self, inputs: Any, colors: Any, holes: Any) -> Any:
         """Images (a list, if of several sizes) in their drawn colours, normalised, with their holes."""
@@ -93,16 +96,6 @@ class RMDataPreprocessor(ClsDataPreprocessor):
             inputs = (inputs - self.mean) / self.std if self._enable_normalize else inputs
         return inputs if holes is None else fill_holes(inputs, _on(inputs.device, holes))
 
-    @contextlib.contextmanager
-    def _normalised(self) -> Iterator[None]:
-        """Keeps mmpretrain's forward from normalising again what is already normalised."""
-        kept = dict(to_rgb=self.to_rgb, _enable_normalize=self._enable_normalize)
-        self.__dict__.update(dict.fromkeys(kept, False))
-        try:
-            yield
-        finally:
-            self.__dict__.update(kept)
-
 
 def _on(device: torch.device, array: np.ndarray) -> torch.Tensor:
     """An array on a device, without waiting for it."""
@@ -121,9 +114,14 @@ def _carried(samples: Sequence[Any], field: str) -> Any:
     return np.stack(found) if found else None
 
 
-def recursive_mixes(preprocessor: nn.Module) -> List[RecursiveMix]:
-    """The RecursiveMix augments of a data preprocessor, stock or not."""
-    return _augments(preprocessor, RecursiveMix)
+def augments_of(preprocessor: nn.Module) -> list:
+    """The batch augments of a data preprocessor, stock or not."""
+    return getattr(getattr(preprocessor, 'batch_augments', None), 'augments', [])
+
+
+def recursive_mixes(model: nn.Module) -> List[RecursiveMix]:
+    """Every RecursiveMix in ``model``, or in a data preprocessor."""
+    return [each for module in model.modules() for each in augments_of(module) if isinstance(each, RecursiveMix)]
 
 
 def reset_history(model: nn.Module) -> None:
@@ -132,23 +130,16 @@ def reset_history(model: nn.Module) -> None:
     The authors' code starts every epoch so. :class:`mmrm.engine.hooks.ResetHistoryHook` calls this under
     mmengine's Runner; call it yourself at the start of an epoch in your own loop.
     """
-    for module in model.modules():
-        for augment in recursive_mixes(module):
-            augment.reset()
+    for augment in recursive_mixes(model):
+        augment.reset()
 
 
 def history_state(model: nn.Module) -> List[dict]:
     """The state of every RecursiveMix in ``model``, see :meth:`mmrm.core.RecursiveMix.history_state`."""
-    return [augment.history_state() for module in model.modules() for augment in recursive_mixes(module)]
+    return [augment.history_state() for augment in recursive_mixes(model)]
 
 
 def load_history_state(model: nn.Module, states: List[dict]) -> None:
     """Give every RecursiveMix in ``model`` the state that :func:`history_state` returned."""
-    augments = [augment for module in model.modules() for augment in recursive_mixes(module)]
-    for augment, state in zip(augments, states):
+    for augment, state in zip(recursive_mixes(model), states):
         augment.load_history_state(state)
-
-
-def _augments(preprocessor: nn.Module, kinds) -> list:
-    augment = getattr(preprocessor, 'batch_augments', None)
-    return [each for each in getattr(augment, 'augments', []) if isinstance(each, kinds)]

@@ -10,7 +10,7 @@ from mmpretrain.registry import MODELS
 from mmpretrain.structures import DataSample
 from torch import nn
 
-from ..core import ROI_LAYER, Mix, check_omega, consistency_loss, kl_divergence, pool
+from ..core import ROI_LAYER, Mix, check_omega, consistency_loss, pool
 from ..utils.errors import UserTypeError, UserValueError
 from .samples import MIX_FIELD, SampleBatch
 
@@ -27,19 +27,15 @@ class RMConsistencyHead(LinearClsHead):
     through the same hidden layers; only the last layer has its copy ``fc_roi``.
 
     Losses: ``loss``, the classification loss, and ``loss_consistency``, :math:`\omega\lambda\,\mathrm{KL}`. Logged, not
-    summed: ``rm_kl``, the mean KL of the mixed samples; ``rm_lambda``, the mean :math:`\lambda` of the batch; and, on
-    request, ``rm_kl_blind`` and ``rm_entropy``.
+    summed: ``rm_kl``, the mean KL of the mixed samples; ``rm_lambda``, the mean :math:`\lambda` of the batch.
+    ``LogConsistencyHook`` logs more.
 
     Args:
         num_classes (int): Number of classes.
         in_channels (int): Channels of the last feature map.
-        omega (float): Weight of the consistency loss, at least 0; 0 switches it off. 0.1 on CIFAR, 0.5 on ImageNet in
-            the paper. Defaults to 0.1.
+        omega (float): Weight of the consistency loss, at least 0; 0 switches it off. Defaults to 0.1, the paper's on
+            CIFAR; on ImageNet it has 0.5.
         share_fc (bool): Whether ``fc`` also classifies the region, instead of a layer ``fc_roi``. Defaults to False.
-        log_blind_kl (bool): Whether to log ``rm_kl_blind``, the KL to the mean :math:`p^h` of the batch: the best that
-            an answer without a look at the region can reach. Defaults to False.
-        log_entropy (bool): Whether to log ``rm_entropy``, :math:`\omega\lambda\,H(p^h)`: by so much the authors' logged
-            loss is larger, which has a cross entropy in the place of the KL. Defaults to False.
         mid_channels (Sequence[int], optional): Widths of the hidden layers. Defaults to None: one linear layer.
         dropout_rate, norm_cfg, act_cfg: After each hidden layer, as in ``StackedLinearClsHead``.
         hidden_dim (int, optional): What ``VisionTransformerClsHead`` calls its one hidden layer:
@@ -55,8 +51,6 @@ class RMConsistencyHead(LinearClsHead):
         in_channels: int,
         omega: float = 0.1,
         share_fc: bool = False,
-        log_blind_kl: bool = False,
-        log_entropy: bool = False,
         mid_channels: Optional[Sequence[int]] = None,
         dropout_rate: float = 0.0,
         norm_cfg: Optional[dict] = None,
@@ -66,17 +60,17 @@ class RMConsistencyHead(LinearClsHead):
         **kwargs,
     ):
         check_omega('RMConsistencyHead', omega)
-        for name, value in (('share_fc', share_fc), ('log_blind_kl', log_blind_kl), ('log_entropy', log_entropy)):
-            if not isinstance(value, bool):
-                raise UserTypeError(f'RMConsistencyHead: {name}={value!r} must be True or False.')
+        if not isinstance(share_fc, bool):
+            raise UserTypeError(f'RMConsistencyHead: share_fc={share_fc!r} must be True or False.')
+        # Arguments of 0.3: runs that have them can still be loaded, and training says what replaced them.
+        removed = [name for name in ('log_blind_kl', 'log_entropy') if kwargs.pop(name, False)]
         mid_channels, act_cfg = check_layers(mid_channels, hidden_dim, act_cfg, roi_layers, share_fc)
         if mid_channels:
             kwargs.setdefault('init_cfg', None)  # as in StackedLinearClsHead
         super().__init__(num_classes=num_classes, in_channels=in_channels, **kwargs)
         self.omega = omega
         self.share_fc = share_fc
-        self.log_blind_kl = log_blind_kl
-        self.log_entropy = log_entropy
+        self.removed_arguments = removed
         self.pool = GlobalAveragePooling()
         self.layers: Optional[ModuleList] = None
         if mid_channels:
@@ -146,10 +140,6 @@ class RMConsistencyHead(LinearClsHead):
             consistency = consistency + branch.nothing()
         if self.omega > 0:
             losses.update(loss_consistency=consistency, rm_kl=kl)
-            if self.log_blind_kl:
-                losses['rm_kl_blind'] = blind_kl(mix, logits)
-            if self.log_entropy:
-                losses['rm_entropy'] = self.omega * losses['rm_lambda'] * entropy(mix, logits)
         return losses
 
     def _feature_map(self, feats: Tuple[torch.Tensor]) -> torch.Tensor:
@@ -231,23 +221,3 @@ def check_single_label(data_samples: Sequence[DataSample]) -> None:
                 'of RecursiveMix compares softmax distributions. For multi-label data keep MultiLabelLinearClsHead, '
                 'ClsDataPreprocessor and the neck: RecursiveMix then mixes images and labels, without consistency.'
             )
-
-
-def blind_kl(mix: Optional[Mix], logits: torch.Tensor) -> torch.Tensor:
-    r"""The mean KL of the mixed samples' :math:`p^h` to their mean, a scalar; 0 if there is none. ``logits`` say where.
-
-    No answer that is the same for all samples comes closer.
-    """
-    if mix is None or mix.historical_prediction is None:
-        return logits.new_zeros((), dtype=torch.float32)
-    history = mix.historical_prediction[: mix.count].to(logits.device)
-    mean = history.mean(dim=0, keepdim=True).clamp(min=1e-12)
-    return kl_divergence(history, mean.log().expand_as(history)).mean()
-
-
-def entropy(mix: Optional[Mix], logits: torch.Tensor) -> torch.Tensor:
-    r"""The mean entropy of the mixed samples' :math:`p^h`, a scalar; 0 if there is none. ``logits`` say where."""
-    if mix is None or mix.historical_prediction is None:
-        return logits.new_zeros((), dtype=torch.float32)
-    history = mix.historical_prediction[: mix.count].to(logits.device).float()
-    return torch.special.entr(history).sum(dim=1).mean()

@@ -1,1 +1,1 @@
-"""One page to look at: what runs measured, against each other and against the paper, in a file or live."""
+"""The page of runs and the tables, with the published numbers."""

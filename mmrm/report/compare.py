@@ -6,7 +6,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..utils.errors import UserFileError
 from . import tables
-from .collect import Measure, Run, is_number, measure_of, of_class
+from .collect import Measure, Run, class_of, measure_of
 from .configs import sweep_of
 from .intervals import Difference, difference, welch_difference
 from .published import TABLES, Table
@@ -16,7 +16,7 @@ SIZES = ('coco/{}_mAP', 'coco/{}_mAP_50', 'coco/{}_mAP_75', 'coco/{}_mAP_s', 'co
 
 
 class Compared(NamedTuple):
-    """A group beside the reference.
+    """A group against the reference.
 
     Args:
         group (str): Its name.
@@ -38,7 +38,7 @@ class Compared(NamedTuple):
 
 
 def compare(groups: Dict[str, List[Run]], reference: str, measure: Measure) -> Tuple[List[Compared], List[str]]:
-    """Every other group beside ``reference``, and what could not be compared, a line each."""
+    """Every other group against ``reference``, and what could not be compared, a line each."""
     found, left_out = [], []
     for name, runs in groups.items():
         if name == reference:
@@ -52,35 +52,31 @@ def compare(groups: Dict[str, List[Run]], reference: str, measure: Measure) -> T
 
 
 def _compare(name: str, runs: List[Run], others: List[Run], measure: Measure) -> Optional[Compared]:
-    mine, theirs = ([run.values(measure) for run in each] for each in (runs, others))
-    mine, theirs = [each for each in mine if each], [each for each in theirs if each]
-    if not mine or not theirs:
+    mine, theirs = ([run for run in each if run.values(measure)] for each in (runs, others))
+    step = last_common_step([*mine, *theirs], measure)
+    if not mine or not theirs or step is None:
         return None
-    steps = set.intersection(*(set(each) for each in [*mine, *theirs]))
-    if not steps:
-        return None
-    step = max(steps)
+    a, b = ([run.values(measure)[step] for run in each] for each in (mine, theirs))
     seeds, other_seeds = (
-        {run.seed: run.values(measure)[step] for run in each if run.seed is not None and run.values(measure)}
-        for each in (runs, others)
+        {run.seed: run.values(measure)[step] for run in each if run.seed is not None} for each in (mine, theirs)
     )
-    a, b = [each[step] for each in mine], [each[step] for each in theirs]
-    paired = set(seeds) & set(other_seeds)
-    count = 'one run each' if len(a) == len(b) == 1 else f'{len(a)} and {len(b)} runs'
-    if len(paired) == 1 and len(seeds) == len(other_seeds) == 1:
-        shown, how = Difference(_mean(a) - _mean(b), None, None, 1), 'one run each, same seed'
-    elif len(paired) > 1 and len(seeds) == len(mine) and len(other_seeds) == len(theirs):
+    paired = len(set(seeds) & set(other_seeds))
+    if paired and len(seeds) == len(mine) and len(other_seeds) == len(theirs) and (paired > 1 or len(a) == len(b) == 1):
         shown = difference(seeds, other_seeds)
-        how = f'paired by seed, n = {len(paired)}'
+        how = f'paired by seed, n = {paired}' if paired > 1 else 'one run each, same seed'
     else:
-        shown, how = welch_difference(a, b), f'seeds differ, {count}'
-    pick = min if measure.lower else max
-    best = _mean([pick(each.values()) for each in mine]) - _mean([pick(each.values()) for each in theirs])
-    return Compared(name, step, _mean(a), _mean(b), shown, how, best)
+        shown = welch_difference(a, b)
+        how = f'seeds differ, {"one run each" if len(a) == len(b) == 1 else f"{len(a)} and {len(b)} runs"}'
+    best, other = (
+        statistics.fmean(run.values(measure)[run.best_step(measure)] for run in each) for each in (mine, theirs)
+    )
+    return Compared(name, step, statistics.fmean(a), statistics.fmean(b), shown, how, best - other)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values)
+def last_common_step(runs: Sequence[Run], measure: Measure) -> Optional[int]:
+    """The last step at which all runs were validated."""
+    steps = [set(run.values(measure)) for run in runs]
+    return max(set.intersection(*steps), default=None) if steps else None
 
 
 # ---------------------------------------------------------------------------------------------------- by class and size
@@ -97,78 +93,60 @@ class Breakdown(NamedTuple):
 
 def breakdowns(groups: Dict[str, List[Run]]) -> List[Breakdown]:
     """AP by size, AP by class and IoU by class at the last validation, the mean over a group's runs."""
+    runs = [run for each in groups.values() for run in each]
+    last = [list(run.log.validations.values())[-1] for run in runs if run.log.validations]
+    keys = dict.fromkeys(key for metrics in last for key in metrics)
+    by_class = {key: class_of(key) for key in keys if class_of(key)}
+    # mmdet logs one AP by class: that of the masks where there are some.
+    kind = 'mask' if 'coco/segm_mAP' in keys else 'box'
     found = []
-    for kind, what in (('bbox', 'box AP'), ('segm', 'mask AP')):
-        keys = [key.format(kind) for key in SIZES]
-        rows = [(measure_of(key).label, _last(groups, key)) for key in keys]
-        rows = [row for row in rows if any(value is not None for value in row[1])]
-        if rows:
-            found.append(Breakdown(f'{what} by overlap and size', 'measure', rows))
-    keys = dict.fromkeys(
-        key
-        for runs in groups.values()
-        for run in runs
-        for metrics in list(run.log.validations.values())[-1:]
-        for key in metrics
-        if of_class(key)
-    )
-    for title, chosen in (
-        (_ap_by_class(groups), [key for key in keys if key.startswith('coco/')]),
-        ('IoU by class', [key for key in keys if not key.startswith('coco/')]),
+    for title, header, names in (
+        *(
+            (f'{what} AP by overlap and size', 'measure', {key: measure_of(key).label for key in chosen})
+            for what, chosen in (
+                ('box', [k.format('bbox') for k in SIZES]),
+                ('mask', [k.format('segm') for k in SIZES]),
+            )
+        ),
+        (f'{kind} AP by class', 'class', {key: name for key, name in by_class.items() if key.startswith('coco/')}),
+        ('IoU by class', 'class', {key: name for key, name in by_class.items() if not key.startswith('coco/')}),
     ):
-        rows = [(of_class(key) or key, _last(groups, key)) for key in chosen]
+        rows = [(name, [_last(each, key) for each in groups.values()]) for key, name in names.items()]
         rows = [row for row in rows if any(value is not None for value in row[1])]
         if rows:
-            found.append(Breakdown(title, 'class', sorted(rows, key=_order)))
+            found.append(Breakdown(title, header, sorted(rows, key=_order) if header == 'class' else rows))
     return found
 
 
-def _ap_by_class(groups: Dict[str, List[Run]]) -> str:
-    """mmdet gives one AP a class: that of the masks where there are some."""
-    runs = (run for each in groups.values() for run in each)
-    masks = any('coco/segm_mAP' in metrics for run in runs for metrics in run.log.validations.values())
-    return 'mask AP by class' if masks else 'box AP by class'
-
-
-def _last(groups: Dict[str, List[Run]], key: str) -> List[Optional[float]]:
-    found = []
-    for runs in groups.values():
-        values = [list(run.values(measure_of(key)).values())[-1:] for run in runs]
-        flat = [value for each in values for value in each if is_number(value)]
-        found.append(_mean(flat) if flat else None)
-    return found
+def _last(runs: List[Run], key: str) -> Optional[float]:
+    values = [list(run.values(measure_of(key)).values())[-1] for run in runs if run.values(measure_of(key))]
+    return statistics.fmean(values) if values else None
 
 
 def _order(row: Tuple[str, List[Optional[float]]]) -> float:
-    """Two groups: by how much the second one is ahead; else the best first."""
-    values = [value for value in row[1] if value is not None]
-    if len(row[1]) > 1 and row[1][0] is not None and row[1][-1] is not None:
-        return row[1][0] - row[1][-1]
-    return -max(values)
+    """Several groups: by how much the last one is ahead of the first; else the best first."""
+    first, last = row[1][0], row[1][-1]
+    if len(row[1]) > 1 and first is not None and last is not None:
+        return first - last
+    return -max(value for value in row[1] if value is not None)
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
 def paper_tables(runs: Sequence[Run]) -> List[Tuple[str, Table, List[tables.Filled]]]:
     """The paper's tables that some of the runs stand in, filled with them alone."""
-    given: Dict[str, List[Path]] = {}
+    given: Dict[object, List[Path]] = {}
     for run in runs:
-        sweep = sweep_of(run.log.folder)
-        for key in filter(None, (run.base.config if run.base and not sweep else None, sweep)):
-            given.setdefault(key, []).append(run.log.folder)
+        key = sweep_of(run.log.folder) or (run.base.config if run.base else None)
+        given.setdefault(key, []).append(run.log.folder)
     known = {run.log.folder: run.log for run in runs}
 
     def read(folder: Path) -> RunLog:
         if folder not in known:
-            raise UserFileError(f'{folder} is none of the runs of this page.')
+            raise UserFileError(f'{folder} is not a run of this page.')
         return known[folder]
 
-    found = []
-    for name, table in TABLES.items():
-        mine = [
-            row
-            for row in table.rows
-            if set(row.configs) & set(given) or (row.sweep and '/'.join(('sweep', *row.sweep)) in given)
-        ]
-        if mine:
-            found.append((name, table, tables.fill(table, Path('no-other-runs-than-those-given'), given, read)))
-    return found
+    return [
+        (name, table, tables.fill(table, Path('no-other-runs-than-those-given'), given, read))
+        for name, table in TABLES.items()
+        if any(key in given for row in table.rows for key in (*row.configs, row.sweep) if key)
+    ]

@@ -1,7 +1,6 @@
 """The page itself: what was collected, laid out for the templates, in one HTML file that needs nothing else."""
 
 import base64
-import contextlib
 import functools
 import hashlib
 import json
@@ -10,17 +9,18 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
-from ..utils.errors import UserFileError
+from ..utils.errors import UserFileError, one_line
 from ..utils.files import check_out, write_text
 from ..utils.paths import show_path
 from ..version import __version__
-from . import authors_curves, compare, configs, tables
-from .collect import FEW_POINTS, MANY_RUNS, POINTS, Collected, Measure, Run, collect, curves, last_lines, measure_of
+from . import compare, configs, tables
+from .authors_curves import curves_of, last_comparison
+from .collect import FEW_POINTS, MANY_RUNS, POINTS, Collected, Measure, Run, collect, curves, measure_of
 
 FOLDER = Path(__file__).resolve().parent
 MARK = '<meta name="generator" content="mmrm report'  # by which a page of ours is known
 # (light, dark): Okabe and Ito's colours, made dark or light enough to be seen on white and on black.
-KNOWN_COLOURS = {
+METHOD_COLOURS = {
     'rm': ('#0072B2', '#56B4E9'),
     'baseline': ('#4A5260', '#C9D1D9'),
     'cutmix': ('#B86E00', '#F0A830'),
@@ -35,52 +35,32 @@ COLOURS = (
     ('#2E7FA8', '#7FD3F7'),
     ('#3C7A20', '#94D66F'),
 )
-AUTHORS = ('#7A7F87', '#8F98A3')
+AUTHORS_COLOUR = ('#7A7F87', '#8F98A3')
+SECTIONS = ('Validation', 'Training', 'RecursiveMix', 'Machine and schedule')
+MACHINE = ('lr', 'time', 'data_time', 'memory', 'grad_norm')
+NOT_DRAWN = ('rm_kl_blind', 'base_lr')  # the first one is drawn with rm_kl
 MOST_CHARTS = 40  # of a task
 MOST_REFERENCES = 12
-ENVIRONMENT = (
-    'sys.platform',
-    'Python',
-    'PyTorch',
-    'TorchVision',
-    'MMEngine',
-    'OpenCV',
-    'CUDA available',
-    'GPU 0',
-    'GPU number',
-    'NVCC',
-    'GCC',
-    'diff_rank_seed',
-    'deterministic',
-    'cudnn_benchmark',
-    'Distributed launcher',
-)
+MOST_CONFIG = 40000  # characters
 
 
 # ------------------------------------------------------------------------------------------------------------- building
 def write_report(
-    given: Sequence[Union[str, Path]],
-    out: Union[str, Path],
-    overwrite: bool = False,
-    pictures: Optional[dict] = None,
-    collected: Optional[Collected] = None,
+    collected: Collected, out: Union[str, Path], overwrite: bool = False, pictures: Optional[dict] = None
 ) -> Path:
     """Write the page of some runs.
 
     Args:
-        given (Sequence[str | Path]): Folders of runs, or folders that hold some.
+        collected (Collected): The runs, of :func:`mmrm.report.collect.collect`.
         out (str | Path): The page, ``.html``.
-        overwrite (bool): Whether to replace a file that is no report. A report is always replaced. Defaults to False.
+        overwrite (bool): Whether to replace a file that is not a report. A report is always replaced.
         pictures (dict, optional): Run's folder -> its pictures (:func:`mmrm.report.pictures.of_run`).
-        collected (Collected, optional): What was read from ``given`` already.
     """
-    out = check_page(out, overwrite)
-    html = build(collected or collect(given), pictures)
-    return write_text(out, html, overwrite=True)
+    return write_text(check_page(out, overwrite), build(collected, pictures), overwrite=True)
 
 
 def check_page(out: Union[str, Path], overwrite: bool = False) -> Path:
-    """Check where to write a page: a page of ours is replaced without a question, any other file is not."""
+    """Check where to write a page: a report is replaced, any other file is not."""
     path = Path(out).expanduser()
     return check_out(path, overwrite or is_report(path), ('.html', '.htm'))
 
@@ -94,45 +74,47 @@ def is_report(path: Path) -> bool:
         return False
 
 
-def beside(given: Union[str, Path], tell=print) -> Optional[Path]:
-    """Write ``report.html`` into a folder of runs, for tools that end with it: a failure is told and never raised."""
+def try_report(folder: Union[str, Path], log=print) -> Optional[Path]:
+    """Write ``report.html`` into a folder of runs, for tools that end with it; a failure is logged, not raised."""
     try:
-        path = write_report([given], Path(given) / 'report.html')
-    except Exception as error:  # the runs are done: nothing here may take that away
-        tell(f'note: the report was not written: {" ".join(str(error).split()) or type(error).__name__}')
+        path = write_report(collect([folder]), Path(folder) / 'report.html')
+    except Exception as error:  # the runs are done: nothing here may make them fail
+        log(f'note: the report was not written: {one_line(error)}')
         return None
-    tell(f'Report:  {path}')
+    log(f'Report:  {path}')
     return path
 
 
-def build(collected: Collected, pictures: Optional[dict] = None, live: bool = False) -> str:
+def build(collected: Collected, pictures: Optional[dict] = None) -> str:
     """The page as text."""
-    view = view_of(collected, pictures or {}, live)
-    data = chart_data(collected, view)
+    tasks = [_task(f't{index}', *each) for index, each in enumerate(collected.tasks().items())]
+    data = dict(authors=AUTHORS_COLOUR, tasks=[_chart_data(task) for task in tasks])
     style = _asset('vendor/uplot/uPlot.min.css') + _asset('static/report.css')
     script = _asset('vendor/uplot/uPlot.iife.min.js') + '\n' + _asset('static/report.js')
-    policy = [
-        "default-src 'none'",
-        f"script-src '{_digest(script)}'",
-        f"style-src '{_digest(style)}'",
-        'img-src data:',
-        "base-uri 'none'",
-        "form-action 'none'",
-        *(["connect-src 'self'"] if live else []),
-    ]
-    template = _templates().get_template('page.html')
-    return template.render(
-        **view, style=_raw(style), script=_raw(script), policy='; '.join(policy), data=_raw(script_json(data))
+    # The page runs and loads nothing but this script and this style, whatever the names in it are.
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
     )
-
-
-def fragments(collected: Collected, pictures: Optional[dict] = None) -> dict:
-    """The parts of the page that change while runs go on, as HTML, and the data of the charts."""
-    view = view_of(collected, pictures or {}, live=True)
-    found = {
-        name: _templates().get_template(f'{name}.html').render(**view) for name in ('summary', 'compare', 'tables')
-    }
-    return dict(fragments=found, data=chart_data(collected, view), built=view['built'])
+    statuses = [run.status for run in collected.runs]
+    names = ['/'.join(path.absolute().parts[-2:]) for path in collected.given]
+    return _template().render(
+        title=', '.join(names[:3]) + (f' and {len(names) - 3} more' if len(names) > 3 else ''),
+        version=__version__,
+        now=time.time(),
+        counts=', '.join(f'{statuses.count(status)} {status}' for status in dict.fromkeys(statuses)),
+        collected=collected,
+        tasks=tasks,
+        thinned=max(
+            (part['every'] for task in tasks for drawn in task['curves'] for part in drawn.values()), default=1
+        ),
+        tables=compare.paper_tables(collected.runs),
+        pictures=_pictures(collected, pictures or {}),
+        style=style,
+        script=script,
+        policy=policy,
+        data=script_json(data),
+    )
 
 
 def script_json(data) -> str:
@@ -152,14 +134,8 @@ def _digest(text: str) -> str:
     return 'sha256-' + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _raw(text: str):
-    from markupsafe import Markup
-
-    return Markup(text)
-
-
-@functools.lru_cache(maxsize=1)
-def _templates():
+@functools.cache
+def _template():
     try:
         import jinja2
     except ImportError as error:
@@ -172,8 +148,9 @@ def _templates():
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, signed=signed, duration=duration, percent=lambda share: f'{share:.1%}')
-    return environment
+    environment.filters.update(number=number, signed=signed, duration=duration, clock=clock, path=show_path)
+    environment.globals.update(explain=tables.explain, recipe_lines=tables.recipe_lines)
+    return environment.get_template('page.html')
 
 
 # ---------------------------------------------------------------------------------------------------------------- texts
@@ -187,10 +164,8 @@ def signed(value: Optional[float], digits: int = 2) -> str:
     return '–' if value is None else f'{value:+.{digits}f}'.replace('-', '−')
 
 
-def duration(seconds: Optional[float]) -> str:
+def duration(seconds: float) -> str:
     """'3 h 05 min', '12 min', '40 s'."""
-    if seconds is None:
-        return '–'
     minutes = round(seconds / 60)
     if minutes >= 2880:
         return f'{minutes // 1440} d {minutes % 1440 // 60} h'
@@ -199,364 +174,213 @@ def duration(seconds: Optional[float]) -> str:
     return f'{minutes} min' if seconds >= 90 else f'{seconds:.0f} s'
 
 
-# ------------------------------------------------------------------------------------------------------------ the views
-def view_of(collected: Collected, pictures: dict, live: bool = False) -> dict:
-    """All that the templates show."""
-    tasks = []
-    for index, (name, groups) in enumerate(collected.tasks().items()):
-        tasks.append(_task_view(f't{index}', name, groups))
-    runs = collected.runs
-    counts = {status: sum(run.status == status for run in runs) for status in ('finished', 'running', 'stopped')}
-    thinned = max((part['every'] for task in tasks for run in task['curves'] for part in run.values()), default=1)
-    return dict(
-        title=_title(collected),
-        version=__version__,
-        mark=f'mmrm report {__version__}',
-        built=time.strftime('%Y-%m-%d %H:%M'),
-        live=live,
-        counts=', '.join(f'{count} {status}' for status, count in counts.items() if count),
-        number_of_runs=len(runs),
-        left_out=collected.left_out,
-        tasks=tasks,
-        thinned=thinned,
-        tables=[_table_view(*each) for each in compare.paper_tables(runs)],
-        pictures=_picture_view(collected, pictures),
-        has_classes=any(task['breakdowns'] for task in tasks),
-        has_compare=any(len(task['groups']) > 1 for task in tasks),
-    )
+def clock(seconds: float) -> str:
+    """A time in seconds since the epoch."""
+    return time.strftime('%Y-%m-%d %H:%M', time.localtime(seconds))
 
 
-def _title(collected: Collected) -> str:
-    """The last two parts of the folders that were asked for."""
-    names = ['/'.join(path.absolute().parts[-2:]) for path in collected.given]
-    return ', '.join(names[:3]) + (f' and {len(names) - 3} more' if len(names) > 3 else '')
-
-
-def _task_view(identity: str, name: str, groups: Dict[str, List[Run]]) -> dict:
+# ------------------------------------------------------------------------------------------------------- what is shown
+def _task(identity: str, name: str, groups: Dict[str, List[Run]]) -> dict:
+    """What the templates and the charts show of a task."""
     runs = [run for each in groups.values() for run in each]
     measure = next((run.measure for run in runs if run.measure), None)
-    colours = choose_colours(list(groups))
-    unit = 'epoch' if runs[0].log.unit == 'epochs' else 'iteration'
-    points = POINTS if len(runs) <= MANY_RUNS else FEW_POINTS
-    shown = []
-    for (group, members), colour in zip(groups.items(), colours):
-        shown.append(
-            dict(
-                name=group,
-                colour=colour,
-                runs=[_run_view(run, measure) for run in members],
-                stat=_stat(members, measure) if len(members) > 1 else None,
-                environment=_environments(members),
-                config=_config_view(members),
-            )
-        )
     return dict(
         id=identity,
         name=name,
-        unit=unit,
+        unit=runs[0].log.unit[:-1],
         measure=measure,
-        groups=shown,
+        groups=[
+            dict(
+                name=group,
+                colour=colour,
+                results=[_result(run, measure) for run in members],
+                mean=_mean(members, measure),
+                environments=_environments(members),
+                config=_config(members),
+            )
+            for (group, members), colour in zip(groups.items(), choose_colours(list(groups)))
+        ],
         lead=_lead(groups, measure),
         references=_references(groups, measure),
         breakdowns=compare.breakdowns(groups),
-        curves=[curves(run, points) for run in runs],
         runs=runs,
+        curves=[curves(run, POINTS if len(runs) <= MANY_RUNS else FEW_POINTS) for run in runs],
         several_seeds=any(len(each) > 1 for each in groups.values()),
     )
 
 
 def choose_colours(names: Sequence[str]) -> List[Tuple[str, str]]:
-    """A (light, dark) colour for each group: the method's own where its name tells one, else the next free one."""
+    """A (light, dark) colour for each group: the method's own where its name has one, else the next free one."""
     chosen: List[Optional[Tuple[str, str]]] = []
     for name in names:
-        own = next((KNOWN_COLOURS[part] for part in reversed(name.split('/')) if part in KNOWN_COLOURS), None)
+        own = next((METHOD_COLOURS[part] for part in reversed(name.split('/')) if part in METHOD_COLOURS), None)
         chosen.append(own if own not in chosen else None)
-    rest = [each for each in (*COLOURS, *KNOWN_COLOURS.values()) if each not in chosen]
-    free = iter(rest * (len(names) // max(len(rest), 1) + 1))
+    rest = [each for each in (*COLOURS, *METHOD_COLOURS.values()) if each not in chosen]
+    free = iter(rest * (len(names) // len(rest) + 1))
     return [each or next(free) for each in chosen]
 
 
 def _lead(groups: Dict[str, List[Run]], measure: Optional[Measure]) -> str:
-    """The first thing to read: how many, how far, which is ahead."""
-    runs = [run for each in groups.values() for run in each]
-    count = f'{len(runs)} run{"" if len(runs) == 1 else "s"}'
-    if len(groups) > 1 and len(runs) > len(groups):
-        count += f' of {len(groups)} settings'
-    if measure is None:
-        return f'{count}, none of them validated yet.'
-    validated = {
-        name: [run.values(measure) for run in members if run.values(measure)] for name, members in groups.items()
+    """The first sentence of a task: which setting is ahead, at the last step that all runs have."""
+    runs = [run for each in groups.values() for run in each if measure and run.values(measure)]
+    step = compare.last_common_step(runs, measure)
+    if step is None:
+        return 'Not validated at the same steps.' if runs else 'None is validated yet.'
+    means = {
+        name: statistics.fmean(run.values(measure)[step] for run in each if run in runs)
+        for name, each in groups.items()
+        if any(run in runs for run in each)
     }
-    validated = {name: values for name, values in validated.items() if values}
-    every = [values for each in validated.values() for values in each]
-    both = set.intersection(*map(set, every)) if every else set()
-    if not both:
-        return f'{count}, not validated at the same steps.' if every else f'{count}, none of them validated yet.'
-    step = max(both)
-    means = {name: statistics.fmean(values[step] for values in each) for name, each in validated.items()}
     ahead = (min if measure.lower else max)(means, key=lambda name: means[name])
     unit = runs[0].log.unit[:-1]
-    what = f'{unit} {step}' + (f', the last {unit} that all have' if any(max(each) > step for each in every) else '')
-    value = f'{measure.label} {means[ahead]:.{measure.digits}f}'
-    if len(means) == 1:
-        return f'{count}. {value} at {what}.'
-    seeds = ', mean over seeds' if len(every) > len(means) else ''
-    return f'{count}. Ahead at {what}: {ahead}, {value}{seeds}.'
+    later = f', the last {unit} that all have' if any(max(run.values(measure)) > step for run in runs) else ''
+    seeds = ', mean over seeds' if len(runs) > len(means) else ''
+    return f'Ahead at {unit} {step}{later}: {ahead}, {measure.label} {means[ahead]:.{measure.digits}f}{seeds}.'
 
 
-def _run_view(run: Run, measure: Optional[Measure]) -> dict:
-    values = run.values(measure) if measure else {}
-    lower = bool(measure and measure.lower)
-    best = (min if lower else max)(values, key=lambda step: values[step]) if values else None
-    last = max(values, default=None)
-    paper = configs.published(run.base, measure.key) if measure else None
-    reached = None
-    if paper and values:
-        reached = values[best if paper.reported == 'best' else last]
-    theirs = _authors_view(run)
-    records = list(run.log.iterations.values())[-20:]
-    paces = [record['time'] for record in records if isinstance(record.get('time'), (int, float))]
-    other = list(run.base.decisive) if run.base else []
+def _result(run: Run, measure: Optional[Measure]) -> dict:
+    """The results of a run, the paper's number and the authors' range."""
+    values = run.values(measure)
+    best, last = (run.best_step(measure), max(values)) if values else (None, None)
+    config = run.base.config if run.base else None
+    paper = configs.published_numbers().get((config, measure.key)) if measure else None
+    reached = values.get(best if paper and paper.reported == 'best' else last)
     return dict(
-        name=run.name,
-        folder=show_path(run.log.folder),
-        seed=run.seed,
-        status=run.status,
-        state=run.log.state,
-        progress=run.progress,
-        left=run.left,
-        end=time.strftime('%a %H:%M', time.localtime(time.time() + run.left)) if run.left is not None else None,
-        updated=time.strftime('%Y-%m-%d %H:%M', time.localtime(run.updated)),
+        run=run,
         best=values.get(best),
         best_step=best,
         last=values.get(last),
         last_step=last,
         paper=paper,
-        to_paper=None if reached is None else reached - paper.value,
-        authors=theirs,
-        hours=run.log.training.get('hours'),
-        memory=run.log.training.get('memory'),
-        pace=statistics.fmean(paces) if paces else None,
-        config=run.base.config if run.base else None,
-        other=[str(each) for each in other],
-        notes=run.notes,
+        to_paper=reached - paper.value if paper and reached is not None else None,
+        authors=last_comparison(run.log, curves_of(config)),
     )
 
 
-def _authors_view(run: Run) -> Optional[dict]:
-    """The authors' range at the last epoch that both have, and what the run had there, in percent."""
-    theirs = configs.authors(run.base)
-    mine = authors_curves.measured(run.log, theirs) if theirs else {}
-    both = [step for step in mine if theirs.band(step)]
-    if not both:
+def _mean(runs: List[Run], measure: Optional[Measure]) -> Optional[dict]:
+    """Mean and deviation over seeds of best and last; None of a single run."""
+    values = [(run.values(measure), run.best_step(measure)) for run in runs if run.values(measure)]
+    if len(runs) < 2 or not values:
         return None
-    step = max(both)
-    low, high = theirs.band(step)
-    return dict(step=step, low=low, high=high, mine=mine[step], around=theirs.around_text(step))
+    kinds = dict(best=[each[step] for each, step in values], last=[each[max(each)] for each, _ in values])
+    stats = {
+        kind: tables.Stat(statistics.fmean(each), statistics.stdev(each) if len(each) > 1 else 0.0, len(each))
+        for kind, each in kinds.items()
+    }
+    return dict(stats, equally_far=len({max(each) for each, _ in values}) == 1)
 
 
-def _stat(runs: List[Run], measure: Optional[Measure]) -> Optional[dict]:
-    """Mean and deviation over seeds of best and last."""
-    if measure is None:
-        return None
-    values = [run.values(measure) for run in runs if run.values(measure)]
-    if not values:
-        return None
-    pick = min if measure.lower else max
-    found = dict(count=len(values), equal=len({max(each) for each in values}) == 1)
-    for kind, numbers in (
-        ('best', [pick(each.values()) for each in values]),
-        ('last', [each[max(each)] for each in values]),
-    ):
-        found[kind] = statistics.fmean(numbers)
-        found[f'{kind}_deviation'] = statistics.stdev(numbers) if len(numbers) > 1 else None
-    return found
-
-
-def _environments(runs: List[Run]) -> List[dict]:
-    """The environments of runs: what is the same once, with the runs that have it."""
+def _environments(runs: List[Run]) -> List[Tuple[dict, List[str]]]:
+    """The environments of runs, each once, with the names of the runs that have it."""
     found: Dict[tuple, List[str]] = {}
     for run in runs:
-        more = [key for key in run.environment if key.startswith('GPU') and key not in ENVIRONMENT]
-        keys = [key for key in (*ENVIRONMENT, *more) if key in run.environment]
-        items = tuple((key, run.environment[key]) for key in keys)
-        found.setdefault(items, []).append(run.name)
-    return [dict(items=items, runs=names) for items, names in found.items()]
+        found.setdefault(tuple(run.environment.items()), []).append(run.name)
+    return [(dict(items), names) for items, names in found.items()]
 
 
-def _config_view(runs: List[Run]) -> dict:
+def _config(runs: List[Run]) -> dict:
     """The first run's config as a diff to the shipped one, the others as diffs to the first."""
-    first = runs[0]
-    base = configs.read_shipped(first.base.config) if first.base else None
-    diff = (
-        configs.settings_diff(base, first.log.settings, first.base.decisive)
-        if base is not None and first.log.settings is not None
-        else None
+    first, settings = runs[0], runs[0].log.settings
+    shipped = configs.read_shipped(first.base.config) if first.base else None
+    known = shipped is not None and settings is not None
+    try:
+        text = first.config.read_text(errors='replace') if first.config else ''
+    except OSError:  # gone since it was read
+        text = ''
+    return dict(
+        base=first.base.config if first.base else None,
+        diff=configs.settings_diff(shipped, settings, first.base.differences) if known else None,
+        others=[
+            (run.name, configs.settings_diff(settings, run.log.settings, []))
+            for run in runs[1:]
+            if settings is not None and run.log.settings is not None
+        ],
+        text=text[:MOST_CONFIG] + ('\n… cut here' if len(text) > MOST_CONFIG else ''),
     )
-    others = []
-    for run in runs[1:]:
-        if run.log.settings is not None and first.log.settings is not None:
-            found = configs.settings_diff(first.log.settings, run.log.settings, [])
-            others.append(dict(run=run.name, diff=found[:50], more=max(len(found) - 50, 0)))
-    text = ''
-    if first.config is not None:
-        with contextlib.suppress(OSError):  # gone since it was read
-            text = first.config.read_text(errors='replace')
-        text = text if len(text) <= 40000 else text[:40000] + '\n… cut here'
-    return dict(base=first.base.config if first.base else None, run=first.name, diff=diff, others=others, text=text)
 
 
 def _references(groups: Dict[str, List[Run]], measure: Optional[Measure]) -> List[dict]:
     """The comparison with each group as the reference, the baseline first."""
     if measure is None or len(groups) < 2:
         return []
-    names = sorted(groups, key=lambda name: 'baseline' not in name.split('/'))[:MOST_REFERENCES]
     found = []
-    for name in names:
+    for name in sorted(groups, key=lambda name: 'baseline' not in name.split('/'))[:MOST_REFERENCES]:
         rows, left_out = compare.compare(groups, name, measure)
         bounds = [abs(each) for row in rows for each in row.difference[:3] if each is not None]
         found.append(dict(name=name, rows=rows, left_out=left_out, reach=max(bounds, default=1.0) * 1.08 or 1.0))
     return found
 
 
-def _table_view(name: str, table, filled: List[tables.Filled]) -> dict:
-    rows = []
-    for each in filled:
-        for index, cell in enumerate(each.cells):
-            rows.append(
-                dict(
-                    labels=each.row.labels if index == 0 else [''] * len(table.columns),
-                    metric=cell.metric.header,
-                    digits=cell.metric.decimals,
-                    lower=cell.metric.lower,
-                    published=cell.published,
-                    best=cell.best,
-                    last=cell.last,
-                    difference=cell.difference,
-                    state=each.state if index == 0 else '',
-                    mine=bool(each.runs),
-                    recipe=each.row.recipe if index == 0 else '',
-                    notes=each.notes if index == 0 else [],
-                )
-            )
-    return dict(
-        name=name,
-        title=table.title,
-        columns=table.columns,
-        rows=rows,
-        mine=sum(bool(each.runs) for each in filled),
-        reported=table.reported,
-        metric=rows[0]['metric'] if len({row['metric'] for row in rows}) == 1 else None,
-        explained=tables._explained(table),
-        recipes=tables._recipes(filled),
-    )
-
-
-def _picture_view(collected: Collected, pictures: dict) -> List[dict]:
-    """The pictures by task, side by side: a row for each thing shown, a column for each run that has it."""
+def _pictures(collected: Collected, pictures: dict) -> List[dict]:
+    """The pictures by task: those of each run, and what is shown side by side, key -> the item of the first run."""
     found = []
-    for name, groups in collected.tasks().items():
-        runs = [run for each in groups.values() for run in each if str(run.log.folder) in pictures]
-        if not runs:
-            continue
+    for name in collected.tasks():
+        runs = [run for run in collected.runs if run.task == name and str(run.log.folder) in pictures]
         mine = {run.name: pictures[str(run.log.folder)] for run in runs}
-        found.append(
-            dict(
-                name=name,
-                runs=list(mine),
-                fed=[(run, each['fed']) for run, each in mine.items() if each.get('fed')],
-                maps=_side_by_side(mine, 'maps'),
-                predictions=_side_by_side(mine, 'predictions'),
-                confusions=[(run, each['confusions']) for run, each in mine.items() if each.get('confusions')],
-                notes=[(run, note) for run, each in mine.items() for note in each.get('notes', ())],
-            )
-        )
+        rows = {kind: {} for kind in ('maps', 'predictions')}
+        for kind, shown in rows.items():
+            for each in mine.values():
+                shown.update({key: item for key, item in each.get(kind, {}).items() if key not in shown})
+        if mine:
+            found.append(dict(name=name, runs=mine, **rows))
     return found
 
 
-def _side_by_side(mine: Dict[str, dict], kind: str) -> List[dict]:
-    """Rows of (key, what is shown, the answer of each run or None)."""
-    rows: Dict[str, dict] = {}
-    for run, each in mine.items():
-        for item in each.get(kind) or ():
-            row = rows.setdefault(item['key'], dict(item, answers={}))
-            row['answers'][run] = item
-    return [dict(row, answers=[(run, row['answers'].get(run)) for run in mine]) for row in rows.values()]
+# --------------------------------------------------------------------------------------------------------------- charts
+def _chart_data(task: dict) -> dict:
+    """What the charts of a task draw."""
+    names = [group['name'] for group in task['groups']]
+    return dict(
+        id=task['id'],
+        name=task['name'],
+        unit=task['unit'],
+        groups=[dict(name=group['name'], colour=group['colour']) for group in task['groups']],
+        runs=[
+            dict(name=run.name, group=names.index(run.group), seed=run.seed, **drawn)
+            for run, drawn in zip(task['runs'], task['curves'])
+        ],
+        charts=_charts(task),
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------------- data
-def chart_data(collected: Collected, view: dict) -> dict:
-    """What the charts draw."""
-    found = []
-    for task in view['tasks']:
-        index = {group['name']: number for number, group in enumerate(task['groups'])}
-        runs = []
-        for run, drawn in zip(task['runs'], task['curves']):
-            runs.append(dict(name=run.name, group=index[run.group], seed=run.seed, **drawn))
-        found.append(
-            dict(
-                id=task['id'],
-                name=task['name'],
-                unit=task['unit'],
-                groups=[dict(name=group['name'], colour=group['colour']) for group in task['groups']],
-                runs=runs,
-                charts=charts_of(task),
-            )
-        )
-    return dict(live=view['live'], tasks=found, authors=AUTHORS)
-
-
-def charts_of(task: dict) -> List[dict]:
+def _charts(task: dict) -> List[dict]:
     """Which charts a task has, in order, each with its section and what else it shows."""
     main = task['measure'].key if task['measure'] else None
-    val = list(dict.fromkeys(key for run in task['curves'] for key in run['val']['keys']))
-    train = list(dict.fromkeys(key for run in task['curves'] for key in run['train']['keys']))
-    val.sort(key=lambda key: key != main)
-    sections: Dict[str, List[Tuple[str, List[str]]]] = {
-        'Validation': [('val', [key]) for key in val],
-        'Training': [],
-        'RecursiveMix': [],
-        'Machine and schedule': [],
-    }
-    for key in sorted(train, key=lambda key: key != 'loss'):
-        if key in ('rm_kl_blind', 'base_lr'):
-            continue
-        both = [key, 'rm_kl_blind'] if key == 'rm_kl' and 'rm_kl_blind' in train else [key]
-        if key.startswith('rm_') or key == 'loss_consistency':
-            sections['RecursiveMix'].append(('train', both))
-        elif key in ('lr', 'time', 'data_time', 'memory', 'grad_norm'):
-            sections['Machine and schedule'].append(('train', both))
-        else:
-            sections['Training'].append(('train', both))
+    found = []
+    for part in ('val', 'train'):
+        keys = dict.fromkeys(key for drawn in task['curves'] for key in drawn[part]['keys'])
+        found += [(_section(part, key), key not in (main, 'loss'), part, key) for key in keys if key not in NOT_DRAWN]
     charts = []
-    for section, members in sections.items():
-        for part, keys in members:
-            chart = dict(id=f'{task["id"]}-{len(charts)}', section=section, part=part, keys=keys)
-            chart['title'] = measure_of(keys[0]).label
-            if len(keys) > 1:
-                chart['title'] += ', dotted: its bound without a look at the region'
-            if keys == [main]:
-                chart.update(_lines(task))
-            charts.append(chart)
-    return charts[:MOST_CHARTS]
+    for section, _, part, key in sorted(found, key=lambda each: (SECTIONS.index(each[0]), each[1]))[:MOST_CHARTS]:
+        chart = dict(section=section, part=part, keys=[key], title=measure_of(key).label)
+        if key == 'rm_kl' and any('rm_kl_blind' in drawn['train']['keys'] for drawn in task['curves']):
+            chart.update(keys=[key, 'rm_kl_blind'], title=f'{chart["title"]}, dotted: its bound without the region')
+        if key == main:
+            chart.update(_reference_lines(task))
+        charts.append(dict(chart, id=f'{task["id"]}-{len(charts)}'))
+    return charts
 
 
-def _lines(task: dict) -> dict:
+def _section(part: str, key: str) -> str:
+    if part == 'val':
+        return 'Validation'
+    if key.startswith('rm_') or key == 'loss_consistency':
+        return 'RecursiveMix'
+    return 'Machine and schedule' if key in MACHINE else 'Training'
+
+
+def _reference_lines(task: dict) -> dict:
     """The published numbers and the authors' curves of a task's main result."""
-    papers, theirs = [], {}
+    papers, authors = [], {}
     far = 1.25 * max((step for run in task['runs'] for step in run.log.validations), default=0)
-    for number, group in enumerate(task['groups']):
-        paper = next((run['paper'] for run in group['runs'] if run['paper']), None)
+    for index, group in enumerate(task['groups']):
+        paper = next((result['paper'] for result in group['results'] if result['paper']), None)
         if paper:
-            papers.append(dict(group=number, value=round(paper.value, 4)))
-    for run in task['runs']:
-        found = configs.authors(run.base)
-        if found and task['measure'] and found.key == task['measure'].key and run.base.config not in theirs:
+            papers.append(dict(group=index, value=round(paper.value, 4)))
+    for config in dict.fromkeys(run.base.config for run in task['runs'] if run.base):
+        found = curves_of(config)
+        if found and found.key == task['measure'].key:
             steps = sorted({step for values in found.runs.values() for step in values if step <= far})
-            bands = [found.band(step) for step in steps]
-            low, high = [band[0] for band in bands], [band[1] for band in bands]
-            theirs[run.base.config] = dict(name=f"the authors' {found.name}", x=steps, low=low, high=high)
-    return dict(papers=papers, authors=list(theirs.values()))
-
-
-__all__ = ['beside', 'build', 'check_page', 'fragments', 'is_report', 'last_lines', 'write_report']
+            low, high = ([found.band(step)[bound] for step in steps] for bound in (0, 1))
+            authors[config] = dict(name=f"the authors' {found.name}", x=steps, low=low, high=high)
+    return dict(papers=papers, authors=list(authors.values()))

@@ -1,7 +1,7 @@
 """Pictures that need the checkpoint and the data of a run: what it was fed, what it looks at, where it errs.
 
-They are computed once and kept in the run's folder, by the hash of checkpoint and config; beside the report where that
-folder may not be written to. A picture that cannot be made is told and leaves the others alone.
+They are computed once and kept in the run's folder, by the hash of checkpoint and config; next to the report where that
+folder may not be written to. A picture that cannot be made is noted and leaves the others alone.
 """
 
 import base64
@@ -10,18 +10,33 @@ import hashlib
 import io
 import json
 import os
+import tempfile
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.registry import DATASETS, MODELS, VISUALIZERS, init_default_scope
+from PIL import Image, ImageDraw
 
-from ..utils.errors import UserError, UserFileError
+from ..core import RecursiveMix
+from ..datasets.locate import find_data
+from ..models.data_preprocessor import MIX_FIELD
+from ..utils import figures
+from ..utils.config import datasets, number_of_classes, pipeline_of, preprocessor_of
+from ..utils.errors import UserError, UserFileError, one_line
 from ..utils.files import write_text
+from ..weights import find_checkpoint
+from ..weights.classifiers import build_model, read_batches, seeded
+from ..weights.strict import UNUSED_IN_TEST, load_weights
+from . import cam
 from .collect import Run
 
 FILE = 'report_pictures.json'
-VERSION = 1  # of what is drawn
+VERSION = 2  # of what is drawn
 SEED = 0
 FED = 6  # successive iterations
 SCENES = 4  # of a detector or segmentor
@@ -30,78 +45,65 @@ MIXED = 2  # mixed ones for activation maps
 TESTED = 2000  # images in which confusions are looked for
 CONFUSIONS, EXAMPLES = 5, 6
 MOST = 6  # runs of a task, side by side
-SCORE = 0.3  # below it a box is not drawn
 SMALL, LARGE = 128, 320  # pixels of a picture's longer side, at least and at most
+VISUALIZER = {'Detection': 'DetLocalVisualizer', 'Segmentation': 'SegLocalVisualizer'}
 
 
 def of_runs(
-    runs: Sequence[Run], device: str = 'cpu', beside: Optional[Path] = None, tell: Callable[[str], None] = print
+    runs: Sequence[Run], device: str = 'cpu', cache: Optional[Path] = None, log: Callable[[str], None] = print
 ) -> Dict[str, dict]:
     """The pictures of runs by folder: of the first run of every group that has a checkpoint, of a task at most MOST.
 
     Args:
         runs (Sequence[Run]): The runs of a page.
         device (str): Where the networks run. Defaults to 'cpu'.
-        beside (Path, optional): Holds what a run's folder may not. Defaults to None, nothing is kept then.
-        tell (callable): Called with a line of text for each run.
+        cache (Path, optional): Keeps what a run's folder may not. Defaults to None, nothing is kept then.
+        log (callable): Called with a line of text for each run.
     """
-    found: Dict[str, dict] = {}
-    done: Dict[str, List[str]] = {}
+    groups: Dict[Tuple[str, str], List[Run]] = {}
     for run in runs:
-        groups = done.setdefault(run.task, [])
-        if run.group in groups:
+        groups.setdefault((run.task, run.group), []).append(run)
+    found: Dict[str, dict] = {}
+    shown: Counter = Counter()
+    for (task, group), members in groups.items():
+        shown[task] += 1
+        if shown[task] > MOST:
+            log(f'pictures: {group} left out, {MOST} of a task are shown side by side')
             continue
-        if len(groups) >= MOST:
-            tell(f'pictures: {run.name} left out, {MOST} of a task are shown side by side')
-            continue
-        if checkpoint_of(run) is None and any(checkpoint_of(other) for other in runs if _same_group(run, other)):
-            continue  # another seed has one
-        groups.append(run.group)
-        tell(f'pictures: {run.task}: {run.name}')
-        found[str(run.log.folder)] = of_run(run, device, beside)
+        run = next(filter(checkpoint_of, members), members[0])
+        log(f'pictures: {task}: {run.name}')
+        found[str(run.log.folder)] = of_run(run, device, cache)
     return found
 
 
-def _same_group(one: Run, other: Run) -> bool:
-    return (one.task, one.group) == (other.task, other.group)
-
-
-def of_run(run: Run, device: str = 'cpu', beside: Optional[Path] = None) -> dict:
+def of_run(run: Run, device: str = 'cpu', cache: Optional[Path] = None) -> dict:
     """The pictures of a run: from where they are kept, else drawn and kept.
 
     Returns:
         dict: ``fed``, ``maps``, ``confusions`` of a classifier, ``predictions`` of a detector or segmentor, where they
-        could be made, and ``notes``, which tell what could not.
+        could be made, and ``notes``, which say what could not.
     """
-    checkpoint = checkpoint_of(run)
     if run.config is None:
         return dict(notes=['no pictures: there is no config in its folder'])
+    checkpoint = checkpoint_of(run)
     key = _key(run.config, checkpoint)
-    places = [run.log.folder / FILE]
-    if beside is not None:
-        places.append(Path(beside) / 'report_pictures' / f'{key[:16]}.json')
+    places = [run.log.folder / FILE, *([Path(cache) / 'report_pictures' / f'{key[:16]}.json'] if cache else [])]
     for place in places:
         with contextlib.suppress(OSError, ValueError):
             known = json.loads(place.read_text())
             if isinstance(known, dict) and known.get('key') == key and isinstance(known.get('pictures'), dict):
                 return known['pictures']
-    drawn, whole = _draw(run, checkpoint, device)
-    if whole:
-        for place in places:
-            try:
-                if place.parent == run.log.folder and not os.access(place.parent, os.W_OK):
-                    continue
+    drawn, complete = _draw(run, checkpoint, device)
+    for place in places if complete else ():
+        if place.parent != run.log.folder or os.access(place.parent, os.W_OK):
+            with contextlib.suppress(UserFileError):
                 write_text(place, json.dumps(dict(key=key, pictures=drawn)), overwrite=True)
                 break
-            except UserFileError:
-                continue
     return drawn
 
 
 def checkpoint_of(run: Run) -> Optional[Path]:
     """The run's best checkpoint, else its last; None if none was kept."""
-    from ..weights import find_checkpoint
-
     try:
         return Path(find_checkpoint(run.log.folder))
     except (UserError, OSError):
@@ -119,55 +121,37 @@ def _key(config: Path, checkpoint: Optional[Path]) -> str:
 
 def _draw(run: Run, checkpoint: Optional[Path], device: str) -> Tuple[dict, bool]:
     """The pictures, and whether all of them could be made."""
-    from ..weights.classifiers import seeded
-
-    drawn: dict = dict(notes=[])
-    quiet = io.StringIO()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(quiet), seeded(SEED):
+    notes: List[str] = []
+    drawn: dict = dict(notes=notes)
+    kind = run.task.split(',')[0]
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), seeded(SEED):
         warnings.simplefilter('ignore')
+        model, parts = None, {}
         try:
             cfg = read_config(run)
-        except Exception as error:
-            return dict(notes=[f'no pictures: its config cannot be read ({_told(error)})']), False
-        kind = run.task.split(',')[0]
-        parts: List[Tuple[str, Callable]] = []
-        if kind == 'Classification':
-            parts.append(('fed', lambda model: fed(cfg)))
-        if checkpoint is None:
-            drawn['notes'].append('no checkpoint in its folder: nothing that needs the network')
-        elif kind == 'Classification':
-            parts.append(('maps', lambda model: maps(cfg, model)))
-            parts.append(('confusions', lambda model: confusions(cfg, model, drawn['notes'])))
-        elif kind in ('Detection', 'Segmentation'):
-            parts.append(('predictions', lambda model: predictions(cfg, model, kind)))
-        else:
-            drawn['notes'].append('no pictures for this kind of task')
-        model = None
-        for name, part in parts:
+            if kind == 'Classification':
+                parts['fed'] = lambda: fed(cfg)
+            if checkpoint is None:
+                notes.append('no checkpoint in its folder: nothing that needs the network')
+            else:
+                model = load_model(cfg, checkpoint, device)
+        except Exception as error:  # of the config, the toolbox or the weights
+            notes.append(f'no pictures of the network: {one_line(error)}')
+        if model is not None and kind == 'Classification':
+            parts.update(maps=lambda: maps(cfg, model), confusions=lambda: confusions(cfg, model, notes))
+        elif model is not None and kind in VISUALIZER:
+            parts['predictions'] = lambda: predictions(cfg, model, kind)
+        for name, draw in parts.items():
             try:
-                if name != 'fed' and model is None:
-                    model = load_model(cfg, checkpoint, device)
-                drawn[name] = part(model)
-            except Exception as error:  # of the data, the toolbox or a package that is not there
-                drawn['notes'].append(f'{name}: not made ({_told(error)})')
-    whole = all(name in drawn for name, _ in parts) and bool(parts) and checkpoint is not None
-    return drawn, whole
-
-
-def _told(error: BaseException) -> str:
-    text = ' '.join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 240 else f'{text[:237]}...'
+                drawn[name] = draw()
+            except Exception as error:  # of the data, the toolbox or a package that is missing
+                notes.append(f'{name}: not made ({one_line(error)})')
+    return drawn, model is not None and set(parts) < set(drawn)
 
 
 # ------------------------------------------------------------------------------------------------------ model and data
-def read_config(run: Run):
+def read_config(run: Run) -> Config:
     """The config that a run wrote down, its data looked up from the current folder, the project's and the run's own."""
-    from mmengine.config import Config
-    from mmengine.registry import init_default_scope
-
-    from ..datasets.locate import find_data
-    from ..utils.config import datasets
-
     cfg = Config.fromfile(run.config)
     init_default_scope(cfg.get('default_scope') or 'mmpretrain')
     for part in ('train', 'val', 'test'):
@@ -180,30 +164,22 @@ def read_config(run: Run):
     return cfg
 
 
-def load_model(cfg, checkpoint: Path, device: str):
+def load_model(cfg: Config, checkpoint: Path, device: str) -> torch.nn.Module:
     """The network of a config with all weights of a checkpoint, in eval mode."""
     from mmengine.model import revert_sync_batchnorm
-    from mmengine.registry import MODELS
 
-    from ..utils.config import type_name
-    from ..weights.classifiers import build_model
-    from ..weights.strict import UNUSED_IN_TEST, load_weights
-
-    if type_name(cfg.model) == 'ImageClassifier':
-        model = build_model(cfg)
-    else:
-        model = MODELS.build(cfg.model)
-    model = revert_sync_batchnorm(model)
+    model = revert_sync_batchnorm(build_model(cfg))
     load_weights(model, str(checkpoint), unused=UNUSED_IN_TEST)
     return model.to(device).eval()
 
 
-def tested_data(cfg):
-    """The data set that the run was validated on."""
-    from mmengine.registry import DATASETS
+def test_part(cfg: Config) -> str:
+    """The part of the data that the run was validated on."""
+    return 'val' if cfg.get('val_dataloader') else 'test'
 
-    part = 'val' if cfg.get('val_dataloader') else 'test'
-    return DATASETS.build(cfg[f'{part}_dataloader'].dataset)
+
+def test_data(cfg: Config):
+    return DATASETS.build(cfg[f'{test_part(cfg)}_dataloader'].dataset)
 
 
 def spread(length: int, number: int) -> List[int]:
@@ -221,139 +197,94 @@ def readable(dataset, places: Sequence[int]) -> List[Tuple[int, dict]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------- pixels
-def encode(image: np.ndarray, photo: bool = False) -> str:
-    """An image, uint8 RGB, as a data address: small ones enlarged pixel by pixel, large ones shrunk."""
-    from PIL import Image
+def to_rgb(cfg: Config, inputs: torch.Tensor) -> np.ndarray:
+    """An image as a data set gives it, ``(3, H, W)``, as uint8 RGB ``(H, W, 3)``."""
+    image = inputs.permute(1, 2, 0).numpy()
+    return image[..., ::-1] if figures.channel_order(None, pipeline_of(cfg, test_part(cfg))) == 'bgr' else image
 
+
+# ------------------------------------------------------------------------------------------------------------- pixels
+def encode(image: np.ndarray, box=None) -> str:
+    """An image, uint8 RGB, as a data address: small ones enlarged pixel by pixel, large ones shrunk; a box outlined."""
     picture = Image.fromarray(np.ascontiguousarray(image))
-    side = max(picture.size)
-    if side < SMALL:
-        factor = -(-SMALL // side)
-        picture = picture.resize((picture.width * factor, picture.height * factor), Image.NEAREST)
-    elif side > LARGE:
-        picture.thumbnail((LARGE, LARGE), Image.LANCZOS)
+    small = max(picture.size) <= SMALL
+    factor = max(-(-SMALL // max(picture.size)), 1)
+    picture = picture.resize((picture.width * factor, picture.height * factor), Image.NEAREST)
+    if box is not None:
+        corners = [box.x1 * factor, box.y1 * factor, box.x2 * factor - 1, box.y2 * factor - 1]
+        draw = ImageDraw.Draw(picture)
+        draw.rectangle(corners, outline='black', width=3)
+        draw.rectangle([corners[0] + 1, corners[1] + 1, corners[2] - 1, corners[3] - 1], outline='white', width=1)
+    picture.thumbnail((LARGE, LARGE), Image.LANCZOS)
     buffer = io.BytesIO()
-    if photo or side > SMALL:
-        picture.save(buffer, 'JPEG', quality=82, optimize=True)
-    else:
-        picture.save(buffer, 'PNG', optimize=True)
-    kind = 'jpeg' if photo or side > SMALL else 'png'
+    picture.save(buffer, 'PNG' if small else 'JPEG', optimize=True, **({} if small else dict(quality=82)))
+    kind = 'png' if small else 'jpeg'
     return f'data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}'
 
 
-def framed(image: np.ndarray, box) -> np.ndarray:
-    """An image with a box outlined in black and white, enlarged first so that the line is thin."""
-    from PIL import Image, ImageDraw
-
-    factor = max(-(-SMALL // max(image.shape[:2])), 1)
-    picture = Image.fromarray(np.ascontiguousarray(image))
-    picture = picture.resize((picture.width * factor, picture.height * factor), Image.NEAREST)
-    if box is not None:
-        draw = ImageDraw.Draw(picture)
-        corners = [box.x1 * factor, box.y1 * factor, box.x2 * factor - 1, box.y2 * factor - 1]
-        draw.rectangle(corners, outline='black', width=3)
-        draw.rectangle([corners[0] + 1, corners[1] + 1, corners[2] - 1, corners[3] - 1], outline='white', width=1)
-    return np.asarray(picture)
-
-
 # --------------------------------------------------------------------------------------------------------- classifiers
-def fed(cfg) -> List[dict]:
+def fed(cfg: Config) -> List[dict]:
     """The first sample of successive training batches, as the network got it: the run's own data, pipeline, mixing."""
-    from mmengine.registry import DATASETS, MODELS
-
-    from ..models.data_preprocessor import MIX_FIELD
-    from ..utils import figures, panels
-    from ..utils.config import number_of_classes, pipeline_of, preprocessor_of
-    from ..weights.classifiers import read_batches
-
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
-    settings = dict(preprocessor_of(cfg))
-    settings.setdefault('type', 'ClsDataPreprocessor')
-    preprocessor = MODELS.build(settings)
+    preprocessor = MODELS.build({'type': 'ClsDataPreprocessor', **preprocessor_of(cfg)})
     order = figures.channel_order(preprocessor, pipeline_of(cfg, 'train'))
-    names = panels.class_names(dataset)
     batches = read_batches(dataset, min(8, len(dataset)), SEED)
     found = []
-    for step in range(FED):
+    for step in range(1, FED + 1):
         data = preprocessor(next(batches), training=True)
         sample = data['data_samples'][0]
         mix = getattr(sample, MIX_FIELD, None)
-        image = figures.to_images(data['inputs'][:1], preprocessor, order)[0]
-        scores = panels.soft_labels([sample], number_of_classes(cfg))[0].numpy()
-        box = mix.box if mix is not None and mix.lam > 0 else None
+        scores = figures.soft_labels([sample], number_of_classes(cfg))[0].numpy()
         lines = [] if mix is None else [figures.lambda_text(mix.lam)]
-        lines += figures.label_text(scores, names)
+        lines += figures.label_text(scores, figures.class_names(dataset))
+        image = figures.to_images(data['inputs'][:1], preprocessor, order)[0]
         found.append(
             dict(
-                image=encode(framed(image, box)),
-                caption='\n'.join([f't = {step + 1}', *lines]),
-                alt=f'training image at iteration {step + 1}: {", ".join(lines)}',
+                image=encode(image, mix.box if mix is not None and mix.lam > 0 else None),
+                caption='\n'.join([f't = {step}', *lines]),
+                alt=f'training image at iteration {step}: {", ".join(lines)}',
             )
         )
     return found
 
 
-def _raw_images(cfg, items: Sequence[dict]) -> List[np.ndarray]:
-    """Images as a data set gives them, uint8 RGB."""
-    from ..utils import figures
-    from ..utils.config import pipeline_of
-
-    part = 'val' if cfg.get('val_dataloader') else 'test'
-    swap = figures.channel_order(None, pipeline_of(cfg, part)) == 'bgr'
-    images = [item['inputs'].permute(1, 2, 0).numpy() for item in items]
-    return [image[..., ::-1] if swap else image for image in images]
+def class_name(dataset, index: int) -> str:
+    names = figures.class_names(dataset)
+    return figures.short_name(names[index]) if names else f'class {index}'
 
 
-def maps(cfg, model) -> List[dict]:
+def maps(cfg: Config, model: torch.nn.Module) -> Dict[str, dict]:
     """Activation maps: of natural test images for their class, and of mixed ones for each class in them."""
-    import torch
-
-    from ..utils import figures, panels
-    from ..utils.config import number_of_classes
-    from . import cam
-
-    dataset = tested_data(cfg)
-    names = panels.class_names(dataset)
+    dataset, device = test_data(cfg), next(model.parameters()).device
     items = [item for _, item in readable(dataset, spread(len(dataset), 2 * IMAGES))][: max(IMAGES, 4)]
-    number = number_of_classes(cfg)
-    labels = panels.soft_labels([item['data_samples'] for item in items], number)
+    labels = figures.soft_labels([item['data_samples'] for item in items], number_of_classes(cfg))
     subjects = [
         (f'test image {place + 1}', item['inputs'], [int(labels[place].argmax())])
         for place, item in enumerate(items[:IMAGES])
     ]
     if len({tuple(item['inputs'].shape) for item in items}) == 1:
         mixed, fused = _mixed(torch.stack([item['inputs'] for item in items]).float(), labels)
-        for place in range(min(MIXED, len(mixed))):
-            image = mixed[place].round().clamp(0, 255).to(torch.uint8)
-            present = [int(each) for each in fused[place].argsort(descending=True)[:2] if fused[place, each] > 0.1]
-            subjects.append((f'mixed image {place + 1}', image, present))
-    found = []
-    device = next(model.parameters()).device
+        for place, (image, scores) in enumerate(zip(mixed[:MIXED], fused)):
+            present = [int(each) for each in scores.argsort(descending=True)[:2] if scores[each] > 0.1]
+            subjects.append((f'mixed image {place + 1}', image.round().clamp(0, 255).to(torch.uint8), present))
+    found = {}
     for title, pixels, classes in subjects:
-        shown = _raw_images(cfg, [dict(inputs=pixels)])[0]
+        shown = to_rgb(cfg, pixels)
         inputs = model.data_preprocessor(dict(inputs=[pixels.to(device)], data_samples=None), training=False)['inputs']
-        heats, likely = cam.activation_maps(model, inputs, classes)
-        for index, heat, share in zip(classes, heats, likely):
-            label = figures.short_name(names[index]) if names else f'class {index}'
-            heat = heat[: shown.shape[0], : shown.shape[1]]
-            found.append(
-                dict(
-                    key=f'{title}, {label}',
-                    truth=dict(image=encode(shown), caption=f'{title}\n{label}', alt=f'{title}, {label}'),
-                    image=encode(cam.overlay(shown, heat)),
-                    caption=f'p = {share:.2f}',
-                    alt=f'activation map of {title} for {label}, p = {share:.2f}',
-                )
+        for index, heat, share in zip(classes, *cam.activation_maps(model, inputs, classes)):
+            label = class_name(dataset, index)
+            heat = heat[: shown.shape[0], : shown.shape[1]]  # the preprocessor may have padded it
+            found[f'{title}, {label}'] = dict(
+                truth=dict(image=encode(shown), caption=f'{title}\n{label}', alt=f'{title}, {label}'),
+                image=encode(cam.overlay(shown, heat)),
+                caption=f'p = {share:.2f}',
+                alt=f'activation map of {title} for {label}, p = {share:.2f}',
             )
     return found
 
 
-def _mixed(pixels, labels):
+def _mixed(pixels: torch.Tensor, labels: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
     """Images with the ones before them pasted in, in a box that is neither tiny nor all; the same for every run."""
-    from ..core import RecursiveMix
-    from ..weights.classifiers import seeded
-
     augment = RecursiveMix()
     with seeded(SEED):
         for step in range(100):
@@ -363,151 +294,70 @@ def _mixed(pixels, labels):
     return mixed, fused
 
 
-def confusions(cfg, model, notes: List[str]) -> List[dict]:
-    """The pairs of classes that are taken for each other most, with the surest mistakes."""
-    import torch
-
-    from ..utils import figures, panels
-
-    dataset = tested_data(cfg)
+def confusions(cfg: Config, model: torch.nn.Module, notes: List[str]) -> List[dict]:
+    """The pairs of classes that are confused most, with the surest mistakes."""
+    dataset = test_data(cfg)
     places = spread(len(dataset), TESTED)
-    if len(places) < len(dataset):
-        notes.append(f'confusions: in {len(places)} of {len(dataset)} images, evenly taken')
-    names = panels.class_names(dataset)
     wrong: Dict[Tuple[int, int], List[Tuple[float, int]]] = {}
-    seen: Dict[int, int] = {}
-    missing = 0
+    seen: List[int] = []
     for start in range(0, len(places), 64):
-        wanted = places[start : start + 64]
-        items = readable(dataset, wanted)
-        missing += len(wanted) - len(items)
+        items = readable(dataset, places[start : start + 64])
         if not items:
             continue
-        batch = {key: [item[key] for _, item in items] for key in ('inputs', 'data_samples')}
         with torch.no_grad():
-            answers = model.test_step(batch)
+            answers = model.test_step({key: [item[key] for _, item in items] for key in ('inputs', 'data_samples')})
         for (place, _), answer in zip(items, answers):
             truth, guess = int(answer.gt_label), int(answer.pred_score.argmax())
-            seen[truth] = seen.get(truth, 0) + 1
+            seen.append(truth)
             if truth != guess:
                 wrong.setdefault((truth, guess), []).append((float(answer.pred_score[guess]), place))
-    if missing:
-        notes.append(f'confusions: {missing} images could not be read')
+    if len(places) < len(dataset):
+        notes.append(f'confusions: in {len(places)} of {len(dataset)} images, evenly taken')
+    if len(seen) < len(places):
+        notes.append(f'confusions: {len(places) - len(seen)} images could not be read')
     found = []
     for (truth, guess), mistakes in sorted(wrong.items(), key=lambda pair: (-len(pair[1]), pair[0]))[:CONFUSIONS]:
-        name, other = ((figures.short_name(names[each]) if names else f'class {each}') for each in (truth, guess))
-        images = []
-        for share, place in sorted(mistakes, reverse=True)[:EXAMPLES]:
-            shown = _raw_images(cfg, [dataset[place]])[0]
-            images.append(
-                dict(image=encode(shown), caption=f'p = {share:.2f}', alt=f'{name} taken for {other}, p = {share:.2f}')
+        name, other = class_name(dataset, truth), class_name(dataset, guess)
+        images = [
+            dict(
+                image=encode(to_rgb(cfg, dataset[place]['inputs'])),
+                caption=f'p = {share:.2f}',
+                alt=f'{name} taken for {other}, p = {share:.2f}',
             )
-        found.append(dict(truth=name, predicted=other, count=len(mistakes), of=seen[truth], images=images))
+            for share, place in sorted(mistakes, reverse=True)[:EXAMPLES]
+        ]
+        found.append(dict(truth=name, predicted=other, count=len(mistakes), of=seen.count(truth), images=images))
     return found
 
 
 # --------------------------------------------------------------------------------------------- detectors and segmentors
-def predictions(cfg, model, kind: str) -> List[dict]:
-    """Scenes of the test data with the truth and the network's answer."""
-    import torch
-
-    dataset = tested_data(cfg)
-    classes = list((dataset.metainfo or {}).get('classes') or ())
-    draw = _boxes if kind == 'Detection' else _segments
-    found = []
+def predictions(cfg: Config, model: torch.nn.Module, kind: str) -> Dict[str, dict]:
+    """Scenes of the test data with the truth and the network's answer, drawn by the toolbox's own visualizer."""
+    dataset = test_data(cfg)
+    visualizer = VISUALIZERS.build(dict(type=VISUALIZER[kind], name='mmrm report'))
+    visualizer.dataset_meta = dataset.metainfo
+    found = {}
     for place in spread(len(dataset), SCENES):
         title = f'scene {place}'
         try:
             item = dataset[place]
             with torch.no_grad():
-                answer = model.test_step(dict(inputs=[item['inputs']], data_samples=[item['data_samples']]))[0]
-            truth, guess, told = draw(dataset, place, item, answer, classes)
+                answer = model.test_step(dict(inputs=[item['inputs']], data_samples=[item['data_samples']]))[0].cpu()
+            with Image.open(dataset.get_data_info(place)['img_path']) as file:
+                image = np.asarray(file.convert('RGB'))
+            with tempfile.TemporaryDirectory() as folder:
+                drawn = Path(folder) / 'drawn.png'  # the truth on the left, the prediction on the right
+                visualizer.add_datasample(title, image, answer, out_file=str(drawn))
+                with Image.open(drawn) as file:
+                    truth, guess = np.split(np.asarray(file.convert('RGB')), 2, axis=1)
         except Exception as error:  # an image that is gone or damaged
-            told = f'{title}: {_told(error)}'
-            found.append(
-                dict(key=title, truth=dict(image=None, caption='', alt=told), image=None, caption='', alt=told)
-            )
+            missing = dict(image=None, caption='', alt=f'{title}: {one_line(error)}')
+            found[title] = dict(missing, truth=missing)
             continue
-        found.append(
-            dict(
-                key=title,
-                truth=dict(image=encode(truth, photo=True), caption='truth', alt=f'{title}, truth: {told[0]}'),
-                image=encode(guess, photo=True),
-                caption='' if told[1] else 'nothing found',
-                alt=f'{title}, prediction: {told[1]}',
-            )
+        found[title] = dict(
+            truth=dict(image=encode(truth), caption='truth', alt=f'{title}, truth'),
+            image=encode(guess),
+            caption='',
+            alt=f'{title}, prediction',
         )
     return found
-
-
-def colour_of(index: int) -> Tuple[int, int, int]:
-    """A colour for each class, neighbours far from each other."""
-    import colorsys
-
-    red, green, blue = colorsys.hsv_to_rgb(index * 0.61803 % 1, 0.65 + 0.3 * (index % 2), 0.95 - 0.2 * (index % 3 == 2))
-    return int(255 * red), int(255 * green), int(255 * blue)
-
-
-def _boxes(dataset, place: int, item: dict, answer, classes: Sequence[str]):
-    """Boxes of the truth and of the answer on the image, and both in words."""
-    from PIL import Image
-
-    info = dataset.get_data_info(place)
-    with Image.open(info['img_path']) as file:
-        image = np.asarray(file.convert('RGB'))
-    truth = [(each['bbox_label'], each['bbox'], None) for each in info['instances'] if not each.get('ignore_flag')]
-    instances = answer.pred_instances
-    guess = [
-        (label, box, score)
-        for label, box, score in zip(instances.labels.tolist(), instances.bboxes.tolist(), instances.scores.tolist())
-        if score >= SCORE
-    ]
-    told = [', '.join(_name(classes, label) for label, _, _ in each) for each in (truth, guess)]
-    return _with_boxes(image, truth, classes), _with_boxes(image, guess, classes), told
-
-
-def _name(classes: Sequence[str], label: int) -> str:
-    return str(classes[label]) if label < len(classes) else f'class {label}'
-
-
-def _with_boxes(image: np.ndarray, boxes: list, classes: Sequence[str]) -> np.ndarray:
-    from PIL import Image, ImageDraw
-
-    factor = max(LARGE / max(image.shape[:2]), 1.0) if max(image.shape[:2]) < LARGE else LARGE / max(image.shape[:2])
-    picture = Image.fromarray(image)
-    picture = picture.resize((round(picture.width * factor), round(picture.height * factor)), Image.BICUBIC)
-    draw = ImageDraw.Draw(picture)
-    for label, box, score in boxes:
-        corners = [value * factor for value in box]
-        corners[2:] = [max(corners[2], corners[0] + 1), max(corners[3], corners[1] + 1)]
-        colour = colour_of(label)
-        draw.rectangle(corners, outline='black', width=4)
-        draw.rectangle(corners, outline=colour, width=2)
-        text = _name(classes, label) + ('' if score is None else f' {score:.2f}')
-        at = (corners[0] + 1, max(corners[1] - 12, 0))
-        draw.rectangle(draw.textbbox(at, text), fill='black')
-        draw.text(at, text, fill='white')
-    return np.asarray(picture)
-
-
-def _segments(dataset, place: int, item: dict, answer, classes: Sequence[str]):
-    """Maps of the truth and of the answer over the image, and both in words."""
-    from PIL import Image
-
-    truth = item['data_samples'].gt_sem_seg.data[0].numpy()
-    guess = answer.pred_sem_seg.data[0].cpu().numpy()
-    with Image.open(dataset.get_data_info(place)['img_path']) as file:
-        image = file.convert('RGB').resize((guess.shape[1], guess.shape[0]))
-    if truth.shape != guess.shape:
-        truth = np.asarray(Image.fromarray(truth.astype(np.uint8)).resize(image.size, Image.NEAREST))
-    told = [
-        ', '.join(_name(classes, int(each)) for each in np.unique(labels[labels != 255])) for labels in (truth, guess)
-    ]
-    return _over(np.asarray(image), truth), _over(np.asarray(image), guess), told
-
-
-def _over(image: np.ndarray, labels: np.ndarray, strength: float = 0.6) -> np.ndarray:
-    colours = np.array([colour_of(index) for index in range(256)], np.float32)
-    shown = image * (1 - strength) + colours[labels.astype(np.uint8)] * strength
-    shown[labels == 255] = image[labels == 255]
-    return shown.round().astype(np.uint8)

@@ -1,17 +1,18 @@
-"""What a run measured, however often it was interrupted, resumed or started anew.
+"""What a run measured, however often it was interrupted, resumed or restarted.
 
-A session that begins at an epoch makes void what earlier sessions measured at that epoch and later.
+mmengine writes one ``<time>/vis_data/scalars.json`` per session of a run, one record per line. A session that begins at
+an epoch replaces what earlier sessions measured at that epoch and later.
 """
 
+import json
 import math
 import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from ..utils.errors import UserFileError
-from . import logs
 
 
 @dataclass
@@ -22,12 +23,12 @@ class RunLog:
         folder (Path): Its work dir.
         validations (dict[int, dict]): Metrics by the epoch (or iteration) after which they were measured.
         trained (int): Epochs (or iterations) that are known to be done.
-        length (int, optional): How many there shall be, None if no config tells.
+        length (int, optional): How many there shall be, None if there is no config.
         unit (str): 'epochs' or 'iterations'.
         settings (dict, optional): The config that the run wrote down, None if there is none.
         training (dict): 'memory', the peak in MB, and 'hours', the time of all iterations logged; where known.
-        epochs (dict[int, dict]): The last training record of each epoch, without those that a later session made void.
-        iterations (dict[int, dict]): All training records by iteration, ascending, likewise.
+        epochs (dict[int, dict]): The last training record of each epoch that no later session replaced.
+        iterations (dict[int, dict]): All such training records by iteration, ascending.
     """
 
     folder: Path
@@ -42,7 +43,7 @@ class RunLog:
 
     @property
     def finished(self) -> bool:
-        """Whether its last epoch is validated. Without a config nobody knows, and it counts as unfinished."""
+        """Whether its last epoch is validated. Without a config the length is unknown, and it counts as unfinished."""
         return self.length is not None and max(self.validations, default=0) >= self.length
 
     @property
@@ -73,64 +74,50 @@ class RunLog:
     def best(self, key: str, lower: bool = False) -> Optional[int]:
         """The first step at which ``key`` was best."""
         measured = self._measured(key)
-        if not measured:
-            return None
-        return min(measured, key=lambda step: (measured[step] if lower else -measured[step], step))
+        return min(measured, key=lambda step: (measured[step] if lower else -measured[step], step), default=None)
 
     def _measured(self, key: str) -> Dict[int, float]:
-        return {step: metrics[key] for step, metrics in self.validations.items() if _is_number(metrics.get(key))}
+        return {step: metrics[key] for step, metrics in self.validations.items() if is_number(metrics.get(key))}
 
     def checkpoint(self, step: Optional[int], kind: str) -> Optional[Path]:
         """The file of a step: ``best_*_epoch_N.pth`` for the kind 'best', ``epoch_N.pth`` for 'last'; None if gone."""
         unit = self.saved_unit
-        pattern = f'best_*_{unit}_{step}.pth' if kind == 'best' else f'{unit}_{step}.pth'
-        found = sorted(self.folder.glob(pattern)) or sorted(self.folder.glob(f'{unit}_{step}.pth'))
-        return found[0] if found else None
+        best = sorted(self.folder.glob(f'best_*_{unit}_{step}.pth')) if kind == 'best' else []
+        return next((path for path in (*best, self.folder / f'{unit}_{step}.pth') if path.is_file()), None)
 
 
-def _is_number(value) -> bool:
+def is_number(value) -> bool:
+    """Whether a logged value can be shown: not text, NaN or Inf."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def find_runs(root: Union[str, Path]) -> List[Path]:
-    """The folders below ``root`` (or ``root`` itself) that hold logs of mmengine, links followed, sorted."""
-    found, seen = [], set()
-    for folder, names, _ in os.walk(root, followlinks=True):
-        real = os.path.realpath(folder)
-        names[:] = [] if real in seen else sorted(names)
-        seen.add(real)
-        if any(logs.log_of(Path(folder) / name) for name in names):
-            found.append(Path(folder))
-            names[:] = [name for name in names if not (Path(folder) / name / 'vis_data').is_dir()]
-    return sorted(found)
+# ------------------------------------------------------------------------------------------------------------- sessions
+def log_of(session: Path) -> Optional[Path]:
+    """The log of a session's folder: its ``scalars.json``, or the copy that is named after the session."""
+    logs = (session / 'vis_data' / name for name in ('scalars.json', f'{session.name}.json'))
+    return next((log for log in logs if log.is_file() and log.stat().st_size), None)
 
 
-def read_run(folder: Union[str, Path]) -> RunLog:
-    """Read all sessions of a run.
-
-    Raises:
-        UserFileError: If ``folder`` holds no log of mmengine.
-    """
+def sessions(folder: Union[str, Path]) -> List[Path]:
+    """The folders of a run's sessions that hold a log, in the order of time."""
     folder = Path(folder)
-    sessions = logs.sessions(folder)
-    if not sessions:
-        raise UserFileError(f'{folder} holds no log of mmengine (<time>/vis_data/scalars.json).')
-    settings = _read_settings(folder, sessions[-1])
-    if (settings or {}).get('resume') and len(sessions) > 1:
-        # A session that resumes names its own checkpoint: what the run began from is in the first one's config.
-        begun = _read_settings(folder, sessions[0]) or {}
-        settings = {**settings, 'load_from': begun.get('load_from'), 'resume': bool(begun.get('resume'))}
-    unit, length = _length(settings)
-    logged = merge_sessions(folder, by_epoch=unit == 'epochs')
-    epochs = {record['epoch']: record for record in logged.iterations.values() if isinstance(record.get('epoch'), int)}
-    training = _training(logged.iterations)
-    return RunLog(
-        folder, logged.validations, logged.trained, length, unit, settings, training, epochs, logged.iterations
-    )
+    return sorted(path for path in folder.iterdir() if log_of(path)) if folder.is_dir() else []
+
+
+def session_records(session: Path) -> Iterator[dict]:
+    """The records of one session, in order."""
+    log = log_of(session)
+    for line in log.read_text(errors='replace').splitlines() if log else ():
+        try:
+            record = json.loads(line)
+        except ValueError:  # the line that a killed process was writing
+            continue
+        if isinstance(record, dict) and isinstance(record.get('step'), int):
+            yield record
 
 
 class Logged(NamedTuple):
-    """What the sessions of a run logged, without what a later one made void.
+    """What the sessions of a run logged, without what a later one replaced.
 
     Args:
         validations (dict[int, dict]): Metrics by the epoch (or iteration) after which they were measured.
@@ -148,9 +135,9 @@ def merge_sessions(folder: Union[str, Path], by_epoch: bool = True) -> Logged:
     validations: Dict[int, dict] = {}
     iterations: Dict[int, dict] = {}
     done = 0
-    for session in logs.sessions(folder):
+    for session in sessions(folder):
         trained, validated = [], {}
-        for record in logs.session_records(session):
+        for record in session_records(session):
             if 'iter' in record or 'lr' in record:
                 trained.append(record)
             elif record['step'] > 0:  # 0 is a validation without training
@@ -161,7 +148,7 @@ def merge_sessions(folder: Union[str, Path], by_epoch: bool = True) -> Logged:
         if begin is not None:
             validations = {step: metrics for step, metrics in validations.items() if step < begin}
         validations.update(validated)
-        # The epoch that is logged is still under way.
+        # The epoch that is logged is not finished yet.
         done = max([*validations, *(step - by_epoch for step in progress[-1:])], default=done)
         if trained:
             first = trained[0]['step']
@@ -170,15 +157,52 @@ def merge_sessions(folder: Union[str, Path], by_epoch: bool = True) -> Logged:
     return Logged(validations, dict(sorted(iterations.items())), done)
 
 
+# ----------------------------------------------------------------------------------------------------------------- runs
+def find_runs(root: Union[str, Path]) -> List[Path]:
+    """The folders below ``root`` (or ``root`` itself) that hold logs of mmengine, links followed, sorted."""
+    found, seen = [], set()
+    for folder, names, _ in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        names[:] = [] if real in seen else sorted(names)
+        seen.add(real)
+        if any(log_of(Path(folder) / name) for name in names):
+            found.append(Path(folder))
+            names[:] = [name for name in names if not (Path(folder) / name / 'vis_data').is_dir()]
+    return sorted(found)
+
+
+def read_run(folder: Union[str, Path]) -> RunLog:
+    """Read all sessions of a run.
+
+    Raises:
+        UserFileError: If ``folder`` holds no log of mmengine.
+    """
+    folder = Path(folder)
+    found = sessions(folder)
+    if not found:
+        raise UserFileError(f'{folder} holds no log of mmengine (<time>/vis_data/scalars.json).')
+    settings = _read_settings(folder, found[-1])
+    if (settings or {}).get('resume') and len(found) > 1:
+        # A session that resumes names its own checkpoint: what the run began from is in the first one's config.
+        begun = _read_settings(folder, found[0]) or {}
+        settings = {**settings, 'load_from': begun.get('load_from'), 'resume': bool(begun.get('resume'))}
+    unit, length = _length(settings)
+    logged = merge_sessions(folder, by_epoch=unit == 'epochs')
+    epochs = {record['epoch']: record for record in logged.iterations.values() if isinstance(record.get('epoch'), int)}
+    training = _training(logged.iterations)
+    return RunLog(
+        folder, logged.validations, logged.trained, length, unit, settings, training, epochs, logged.iterations
+    )
+
+
 def _training(iterations: Dict[int, dict]) -> Dict[str, float]:
     """Peak memory and the hours of training from the training records, by iteration."""
     found, seconds, before = {}, 0.0, 0
-    memory = [record['memory'] for record in iterations.values() if _is_number(record.get('memory'))]
-    if memory and max(memory) > 0:
-        found['memory'] = float(max(memory))
-    for step in sorted(iterations):
-        record = iterations[step]
-        if _is_number(record.get('time')):  # seconds per iteration, the mean of the last ones
+    memory = max((record['memory'] for record in iterations.values() if is_number(record.get('memory'))), default=0)
+    if memory > 0:
+        found['memory'] = float(memory)
+    for step, record in iterations.items():
+        if is_number(record.get('time')):  # seconds per iteration, the mean of the last ones
             seconds += record['time'] * (step - before)
             before = step
     if seconds:
@@ -186,16 +210,19 @@ def _training(iterations: Dict[int, dict]) -> Dict[str, float]:
     return found
 
 
+def config_files(folder: Path, session: Path) -> List[Path]:
+    """The configs that a run wrote down: of the session, then in its folder."""
+    return [path for path in (session / 'vis_data' / 'config.py', *sorted(folder.glob('*.py'))) if path.is_file()]
+
+
 def _read_settings(folder: Path, session: Path) -> Optional[dict]:
-    """The config that a run wrote down: ``vis_data/config.py`` of its last session, or the one of its folder."""
     from mmengine.config import Config
 
-    for path in (session / 'vis_data' / 'config.py', *sorted(folder.glob('*.py'))):
-        if path.is_file():
-            try:
-                return Config.fromfile(path, import_custom_modules=False).to_dict()
-            except Exception:  # another project's, or half written; a run without it can still be shown
-                continue
+    for path in config_files(folder, session):
+        try:
+            return Config.fromfile(path, import_custom_modules=False).to_dict()
+        except Exception:  # another project's, or half written; a run without it can still be shown
+            continue
     return None
 
 

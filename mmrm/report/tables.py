@@ -1,9 +1,8 @@
-"""The paper's tables with the numbers of your own runs beside the published ones.
+"""The paper's tables with the numbers of your own runs next to the published ones.
 
 :func:`fill` looks for the runs of every row, :func:`render` writes the result for a terminal or as a file.
 """
 
-import functools
 import json
 import re
 import statistics
@@ -13,16 +12,16 @@ from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequenc
 
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import default_work_dir, home, shipped, show_path
-from ..utils.settings import differences, result_settings
 from . import grids
-from .authors_curves import beside, curves_of
+from .authors_curves import comparison_text, curves_of
+from .configs import differences_to, read_shipped
 from .published import METRICS, RECIPES, TABLES, Metric, Row, Table
-from .runs import RunLog, find_runs, read_run
+from .runs import RunLog, find_runs, is_number, read_run
 
 EFFICIENCY_FILE = 'efficiency.json'
 OTHER_SETTINGS = 'other settings'
-# Folders of work_dirs/ that other tools fill.
-OWN = (('sweep',), ('experiment',), ('transfer',), ('demo',), ('demo-quick',))
+# Folders of work_dirs/ that studies fill.
+STUDIES = ('sweep', 'experiment', 'transfer', 'demo', 'demo-quick')
 
 
 class Stat(NamedTuple):
@@ -40,16 +39,16 @@ class Cell:
     Args:
         metric (Metric): What it is.
         published (float): The paper's.
+        reported (str): Which of the two the paper reports: 'best' or 'last'.
         best (Stat, optional): At the epoch that is best in the table's first metric; of a cost, what was measured.
         last (Stat, optional): At the last epoch.
-        reported (str): Which of the two the paper reports: 'best' or 'last'.
     """
 
     metric: Metric
     published: float
+    reported: str
     best: Optional[Stat] = None
     last: Optional[Stat] = None
-    reported: str = 'best'
 
     @property
     def difference(self) -> Optional[float]:
@@ -66,9 +65,9 @@ class Filled:
         row (Row): The published row.
         cells (list[Cell]): One for each metric of the table.
         state (str): 'finished', '57 of 200 epochs', 'missing' ...
-        config (str, optional): The config behind the numbers.
-        runs (list[RunLog]): The runs behind the numbers.
-        checkpoints (list[Path | None]): Of each of ``runs``, the one that the paper's kind of number stands for.
+        config (str, optional): The config of the runs; None of runs of a sweep.
+        runs (list[RunLog]): The runs that the numbers are of.
+        checkpoints (list[Path | None]): Of each of ``runs``, the one that has the reported number.
         commands (list[str]): What fills the rest.
         notes (list[str]): What to know about the runs.
     """
@@ -76,18 +75,18 @@ class Filled:
     row: Row
     cells: List[Cell]
     state: str
-    config: Optional[str] = None
-    runs: List[RunLog] = field(default_factory=list)
-    checkpoints: List[Optional[Path]] = field(default_factory=list)
+    config: Optional[str]
+    runs: List[RunLog]
+    checkpoints: List[Optional[Path]]
+    notes: List[str]
     commands: List[str] = field(default_factory=list)
-    notes: List[str] = field(default_factory=list)
 
 
 # -------------------------------------------------------------------------------------------------------------- filling
 def fill(
     table: Table,
     root: Union[str, Path, None] = None,
-    given: Optional[Dict[str, Sequence[Union[str, Path]]]] = None,
+    given: Optional[Dict[object, Sequence[Union[str, Path]]]] = None,
     read: Callable[[Path], RunLog] = read_run,
 ) -> List[Filled]:
     """Look for the runs of every row of a table.
@@ -97,8 +96,8 @@ def fill(
         root (str | Path, optional): Folder of the runs: ``<regulariser>/<config>[/seed<N>]`` and the sweeps below
             ``sweep/``. Defaults to None, ``work_dirs`` of the project.
         given (dict, optional): Further runs, config -> folders, e.g. ``{'configs/rm/x.py': ['elsewhere/x']}``, or
-            ``sweep/<sweep>/<setting>/<value>`` -> folders.
-        read (callable): Reads a run, for one who has read them already; raises UserFileError where there is none.
+            ``(sweep, setting, value)`` -> folders.
+        read (callable): Reads a run; raises UserFileError where there is none. Defaults to :func:`read_run`.
 
     Returns:
         list[Filled]: In the order of the table.
@@ -107,71 +106,64 @@ def fill(
     return [_fill_row(table, row, root, given or {}, read) for row in table.rows]
 
 
-def _fill_row(table: Table, row: Row, root: Path, given: dict, read: Callable[[Path], RunLog] = read_run) -> Filled:
-    cells = [
-        Cell(METRICS[metric], value, reported=table.reported) for metric, value in zip(table.metrics, row.published)
-    ]
+def _fill_row(table: Table, row: Row, root: Path, given: dict, read: Callable[[Path], RunLog]) -> Filled:
     config, runs, notes = _choose(_candidates(row, root, given), read)
-    filled = Filled(row, cells, _state(runs), config, runs, notes=notes)
     counted = [run for run in runs if run.finished] or runs
     first = METRICS[table.metrics[0]]
-    picks = {kind: [_pick(run, first, kind) for run in counted] for kind in ('best', 'last')}
-    for cell in cells:
-        if cell.metric.source == 'validation':
-            cell.best, cell.last = (_stat(cell.metric, picks[kind]) for kind in ('best', 'last'))
+    steps = {kind: [_step(run, first, kind) for run in counted] for kind in ('best', 'last')}
+    cells = []
+    for metric, value in zip((METRICS[name] for name in table.metrics), row.published):
+        cell = Cell(metric, value, table.reported)
+        if metric.source == 'validation':
+            cell.best, cell.last = (
+                _stat(metric, [run.validations.get(step, {}) for run, step in zip(counted, steps[kind])])
+                for kind in ('best', 'last')
+            )
         else:
-            found = [run.training for run in counted] if cell.metric.source == 'training' else _efficiency(row, root)
-            cell.best = _stat(cell.metric, found)
+            source = [run.training for run in counted] if metric.source == 'training' else _efficiency(row, root)
+            cell.best = _stat(metric, source)
+        cells.append(cell)
     if counted and cells[0].last is None:
         measured = sorted({key for run in counted for metrics in run.validations.values() for key in metrics})
-        filled.notes.append(
-            f'no {first.key} in its log'
-            + (f", but {', '.join(measured[:6])}: another project's?" if measured else ' yet')
-        )
-    filled.runs = counted
-    filled.checkpoints = [run.checkpoint(_step(run, first, table.reported), table.reported) for run in counted]
-    differ = [note for run in counted for note in _different(run, row, config)]
-    if any(OTHER_SETTINGS in note for note in differ):
-        filled.state += f', {OTHER_SETTINGS}'
-    filled.notes += differ
+        others = f", but {', '.join(measured[:6])}: another project's?" if measured else ' yet'
+        notes.append(f'no {first.key} in its log{others}')
+    differ = [note for run in counted for note in _settings_notes(run, row, config)]
+    state = _state(runs) + (f', {OTHER_SETTINGS}' if any(OTHER_SETTINGS in note for note in differ) else '')
     curves = curves_of(config)
-    if curves:
-        told = {show_path(run.folder): beside(run, curves) for run in runs}
-        filled.notes += [f'{folder}: {line}' for folder, line in told.items() if line]
-    filled.commands = _commands(table, row, config, runs, cells)
+    theirs = [(run, comparison_text(run, curves)) for run in runs if curves]
+    notes += [*differ, *(f'{show_path(run.folder)}: {text}' for run, text in theirs if text)]
+    checkpoints = [run.checkpoint(step, table.reported) for run, step in zip(counted, steps[table.reported])]
+    filled = Filled(row, cells, state, config, counted, checkpoints, notes)
+    filled.commands = _commands(row, row.runs or table.runs, config, runs, cells)
     return filled
 
 
 def _candidates(row: Row, root: Path, given: dict) -> Iterable[Tuple[Optional[str], List[Path]]]:
-    """(config, folders of its runs) of a row, the preferred ones first."""
+    """(config, folders of its runs) of a row, the preferred ones first; None is the config of a sweep's runs."""
     for config in row.configs:
-        path = Path(config)
-        folder = root / path.parent.name / path.stem
-        yield config, [folder, *sorted(folder.glob('seed*'), key=_number), *map(Path, given.get(config, ()))]
+        folder = root / Path(config).parent.name / Path(config).stem
+        yield config, [folder, *_seeds(folder), *map(Path, given.get(config, ()))]
     if row.sweep:
-        folder = root.joinpath('sweep', *row.sweep)
-        more = given.get('/'.join(('sweep', *row.sweep)), ())
-        yield None, [*sorted(folder.glob('seed*'), key=_number), *map(Path, more)]
+        yield None, [*_seeds(root.joinpath('sweep', *row.sweep)), *map(Path, given.get(row.sweep, ()))]
 
 
-def _number(path: Path) -> int:
-    return int(re.sub(r'\D', '', path.name) or 0)
+def _seeds(folder: Path) -> List[Path]:
+    return sorted(folder.glob('seed*'), key=lambda path: int(re.sub(r'\D', '', path.name) or 0))
 
 
 def _choose(
-    candidates: Iterable[Tuple[Optional[str], List[Path]]], read: Callable[[Path], RunLog] = read_run
+    candidates: Iterable[Tuple[Optional[str], List[Path]]], read: Callable[[Path], RunLog]
 ) -> Tuple[Optional[str], List[RunLog], List[str]]:
     """The candidate with most finished runs, the first of equals, and what was left out of it."""
     chosen, best = (None, [], []), (0, 0)
     for config, folders in candidates:
-        runs, notes = [], []
+        notes: List[str] = []
+        by_seed: Dict[object, RunLog] = {}
         for folder in folders:
             try:
-                runs.append(read(folder))
+                run = read(folder)
             except UserFileError:
                 continue
-        by_seed: Dict[object, RunLog] = {}
-        for run in runs:
             seed = run.folder if run.seed is None else run.seed
             rival = by_seed.get(seed)
             if rival is not None:
@@ -185,13 +177,11 @@ def _choose(
 
 
 def _state(runs: List[RunLog]) -> str:
-    if not runs:
-        return 'missing'
     finished = sum(run.finished for run in runs)
-    open_runs = [run.state for run in runs if not run.finished]
-    if not open_runs:
-        return 'finished' if finished == 1 else f'{finished} runs finished'
-    return ', '.join([*([f'{finished} finished'] if finished else []), *open_runs])
+    unfinished = [run.state for run in runs if not run.finished]
+    if unfinished:
+        return ', '.join([*([f'{finished} finished'] if finished else []), *unfinished])
+    return {0: 'missing', 1: 'finished'}.get(finished, f'{finished} runs finished')
 
 
 def _step(run: RunLog, metric: Metric, kind: str) -> Optional[int]:
@@ -199,12 +189,8 @@ def _step(run: RunLog, metric: Metric, kind: str) -> Optional[int]:
     return run.best(metric.key, lower=metric.lower == (metric.factor > 0)) if kind == 'best' else run.last(metric.key)
 
 
-def _pick(run: RunLog, metric: Metric, kind: str) -> dict:
-    return run.validations.get(_step(run, metric, kind), {})
-
-
-def _stat(metric: Metric, found: List[dict]) -> Optional[Stat]:
-    values = [metric.shown(record[metric.key]) for record in found if isinstance(record.get(metric.key), (int, float))]
+def _stat(metric: Metric, records: List[dict]) -> Optional[Stat]:
+    values = [metric.shown(record[metric.key]) for record in records if is_number(record.get(metric.key))]
     if not values:
         return None
     return Stat(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
@@ -222,36 +208,17 @@ def _efficiency(row: Row, root: Path) -> List[dict]:
         raise UserFileError(f'{path} is not a result of tools/analysis/efficiency.py --json: {error!r}') from error
 
 
-# ---------------------------------------------------------------------------------------------------------- same config
-def _different(run: RunLog, row: Row, config: Optional[str]) -> List[str]:
-    """In which settings a run differs from the config (or the sweep's value) that it stands for."""
+def _settings_notes(run: RunLog, row: Row, config: Optional[str]) -> List[str]:
+    """Which settings of a run differ from the config (or the sweep's value) that it stands for."""
+    where = show_path(run.folder)
     if run.settings is None:
-        return [f'{show_path(run.folder)}: no config in the folder, so its length and settings are not known']
-    try:
-        wanted = _wanted(config, row.sweep if config is None else None)
-    except Exception as error:  # a toolbox that is not installed, a config that is gone
-        return [f'{show_path(run.folder)}: not compared with its config ({type(error).__name__})']
-    found = result_settings(run.settings, length=True, weights=True)
-    told = sorted(f'{each.key}={each.new} instead of {each.old}' for each in differences(wanted, found))
-    if not told:
-        return []
-    more = f' and {len(told) - 3} more' if len(told) > 3 else ''
-    return [f'{show_path(run.folder)}: {OTHER_SETTINGS} than the config: {"; ".join(told[:3])}{more}']
-
-
-@functools.lru_cache(maxsize=64)
-def _wanted(config: Optional[str], sweep: Optional[Tuple[str, str, str]]) -> dict:
-    """The deciding settings of a shipped config or of a sweep's value; read once, as many runs are of one config."""
-    from mmengine.config import Config
-
-    if config is None:
-        from .ablations import SETTINGS, SWEEPS
-
-        cfg = Config.fromfile(shipped() / SETTINGS[sweep[1]])
-        cfg.merge_from_dict(SWEEPS[sweep[0]].values[sweep[2]])
-    else:
-        cfg = Config.fromfile(shipped() / config)
-    return result_settings(cfg.to_dict(), length=True, weights=True)
+        return [f'{where}: no config in the folder, so its length and settings are not known']
+    wanted = read_shipped(config or '', None if config else row.sweep)
+    if wanted is None:  # a toolbox that is not installed
+        return [f'{where}: not compared with its config, which cannot be read']
+    found = sorted(f'{each.key}={each.new} instead of {each.old}' for each in differences_to(wanted, run.settings))
+    more = f' and {len(found) - 3} more' if len(found) > 3 else ''
+    return [f'{where}: {OTHER_SETTINGS} than the config: {"; ".join(found[:3])}{more}'] if found else []
 
 
 # ------------------------------------------------------------------------------------------------------------- commands
@@ -262,9 +229,9 @@ def train_command(config: str) -> str:
     return f'python tools/train.py {config}' if gpus == 1 else f'tools/dist_train.sh {config} {gpus}'
 
 
-def _commands(table: Table, row: Row, config: Optional[str], runs: List[RunLog], cells: List[Cell]) -> List[str]:
-    """What fills the rest of a row: resume what is unfinished, start what is missing."""
-    commands, wanted = [], row.runs or table.runs
+def _commands(row: Row, wanted: int, config: Optional[str], runs: List[RunLog], cells: List[Cell]) -> List[str]:
+    """What fills the rest of a row of ``wanted`` runs: resume what is unfinished, start what is missing."""
+    commands = []
     if config is None and row.sweep and (runs or not row.configs):
         if sum(run.finished for run in runs) < wanted:
             sweep, setting, value = row.sweep
@@ -273,7 +240,7 @@ def _commands(table: Table, row: Row, config: Optional[str], runs: List[RunLog],
     else:
         config = config or row.configs[0]
         start = train_command(config)
-        commands += [f'{start}{_where(run, config)} --resume' for run in runs if not run.finished]
+        commands += [f'{start}{_work_dir(run, config)} --resume' for run in runs if not run.finished]
         if not runs and wanted > 1:
             commands.append(f'for seed in {" ".join(map(str, range(wanted)))}; do {start} --seed $seed; done')
         elif len(runs) < wanted:
@@ -285,23 +252,24 @@ def _commands(table: Table, row: Row, config: Optional[str], runs: List[RunLog],
     return commands
 
 
-def _where(run: RunLog, config: str) -> str:
+def _work_dir(run: RunLog, config: str) -> str:
+    """The options with which train.py finds the folder of a run."""
     for seed in (None, run.seed):
         if run.folder.resolve() == default_work_dir(shipped() / config, seed).resolve():
             return '' if seed is None else f' --seed {seed}'
     return f' --work-dir {show_path(run.folder)}'
 
 
-# ------------------------------------------------------------------------------------------------------------- scanning
+# ---------------------------------------------------------------------------------------------------------------- input
 def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
-    """Look at a folder of runs before any table is filled.
+    """Check a folder of runs before any table is filled.
 
     Args:
         root (str | Path): The folder.
         asked (bool): Whether the user named it: it must hold a run then. Defaults to True.
 
     Returns:
-        list[str]: What to tell: that it is empty, or which runs belong to no table.
+        list[str]: Notes: that it is empty, or which runs belong to no table.
 
     Raises:
         UserFileError: If it does not exist, is a file or holds no log.
@@ -309,41 +277,29 @@ def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
     root = Path(root)
     found = find_runs(root) if root.is_dir() else []
     if not found:
-        what = (
-            'holds no log of mmengine (<run>/<time>/vis_data/scalars.json)'
-            if root.is_dir()
-            else 'is a file, not a folder'
-            if root.exists()
-            else 'does not exist'
-        )
+        what = 'does not exist'
+        if root.exists():
+            what = 'holds no log of mmengine (<run>/<time>/vis_data/scalars.json)' if root.is_dir() else 'is a file'
         if asked or root.is_file():
             raise UserFileError(f'{root} {what}. Give the folder of your runs: --work-dir PATH')
         return [f'{show_path(root)} {what}: every cell is missing.']
-    known = {
-        path
-        for table in TABLES.values()
-        for row in table.rows
-        for _, folders in _candidates(row, root, {})
-        for path in folders
-    }
-    strangers = [folder for folder in found if folder not in known and folder.relative_to(root).parts[:1] not in OWN]
+    rows = [row for table in TABLES.values() for row in table.rows]
+    known = {path for row in rows for _, folders in _candidates(row, root, {}) for path in folders}
+    unknown = [each for each in found if each not in known and each.relative_to(root).parts[:1] not in zip(STUDIES)]
     notes = []
-    if len(strangers) == len(found):
+    if len(unknown) == len(found):
         notes.append(
             f'none of the {len(found)} runs in {show_path(root)} is at the place of a row '
             '(<regulariser>/<config name>[/seed<N>]): the logs of another project?'
         )
-    if strangers:
-        shown = ', '.join(show_path(folder) for folder in strangers[:5])
-        notes.append(
-            f'in no table: {shown}{" ..." if len(strangers) > 5 else ""}. '
-            'A run at another place is assigned by --run CONFIG=FOLDER.'
-        )
+    if unknown:
+        shown = ', '.join(map(show_path, unknown[:5])) + (' ...' if len(unknown) > 5 else '')
+        notes.append(f'in no table: {shown}. A run at another place is assigned by --run CONFIG=FOLDER.')
     return notes
 
 
 def choose_tables(names: Sequence[str]) -> List[str]:
-    """``names``, or all tables; raises for a name that is none."""
+    """``names``, or all tables; raises for an unknown name."""
     for name in names:
         if name not in TABLES:
             raise UserValueError(f'unknown table {name!r}; allowed: {", ".join(TABLES)}')
@@ -351,7 +307,7 @@ def choose_tables(names: Sequence[str]) -> List[str]:
 
 
 def parse_given(pairs: Sequence[str]) -> Dict[str, List[Path]]:
-    """``CONFIG=FOLDER`` pairs of the command line as :func:`fill` takes them; raises for what is none."""
+    """``CONFIG=FOLDER`` pairs of the command line as :func:`fill` takes them; raises for any other text."""
     known = {config for table in TABLES.values() for row in table.rows for config in row.configs}
     given: Dict[str, List[Path]] = {}
     for pair in pairs:
@@ -378,31 +334,31 @@ def render(name: str, filled: List[Filled], form: str = 'markdown') -> str:
     """
     table = TABLES[name]
     if form == 'csv':
-        return '\n'.join(grids.render(form, CSV_HEADER, _records(name, filled))) + '\n'
+        records = [_record(name, each, cell) for each in filled for cell in each.cells]
+        return '\n'.join(grids.render(form, CSV_HEADER, records)) + '\n'
     headers, lines = _lines(table, filled)
-    recipes = _recipes(filled)
     end = headers.index('State')
     grid = grids.render(form, headers, lines, right=range(end - 4, end))
-    title, behind, commands = f'{name}: {table.title}', _behind(filled), _all_commands(filled)
+    title = f'{name}: {table.title}'
+    sections = {
+        'Published with:': recipe_lines(filled),
+        'Behind the numbers:': _source_lines(filled),
+        'To fill the rest:': list(dict.fromkeys(command for each in filled for command in each.commands)),
+    }
     if form == 'latex':
-        parts = [
-            f'% {title} ({table.label} of the paper); needs the package booktabs.',
-            *(f'% {line}' for line in behind),
-            *(f'% to fill: {line}' for line in commands),
-            *grid,
-            f'% {_explained(table)}',
-            *(f'% {line}' for line in recipes),
-        ]
+        parts = [f'% {title} ({table.label} of the paper); needs the package booktabs.', *grid, f'% {explain(table)}']
+        mark, before = '% ', []
     elif form == 'markdown':
-        parts = [f'### {title}', '', *grid, '', _explained(table).replace('*', '\\*', 1)]
-        parts += ['', 'Published with:', '', *(f'- {line}' for line in recipes)] if recipes else []
-        parts += ['', 'Behind the numbers:', '', *(f'- {line}' for line in behind)] if behind else []
-        parts += ['', 'To fill the rest:', '', '```bash', *commands, '```'] if commands else []
+        parts = [f'### {title}', '', *grid, '', explain(table).replace('*', '\\*', 1)]
+        mark, before = '- ', ['']
     else:
-        parts = [title, *grid, _explained(table)]
-        parts += ['Published with:', *(f'  {line}' for line in recipes)] if recipes else []
-        parts += ['Behind the numbers:', *(f'  {line}' for line in behind)] if behind else []
-        parts += ['To fill the rest:', *(f'  {line}' for line in commands)] if commands else []
+        parts, mark, before = [title, *grid, explain(table)], '  ', []
+    for heading, texts in sections.items():
+        if texts and form == 'markdown' and heading == 'To fill the rest:':
+            parts += ['', heading, '', '```bash', *texts, '```']
+        elif texts:
+            head = f'% {heading}' if form == 'latex' else heading
+            parts += [*before, head, *before, *(f'{mark}{text}' for text in texts)]
     return '\n'.join(parts) + '\n'
 
 
@@ -424,43 +380,37 @@ def _number_text(stat: Optional[Stat], metric: Metric) -> str:
 def _lines(table: Table, filled: List[Filled]) -> Tuple[List[str], List[List[str]]]:
     """Headers and texts of the table itself; a row has a line for each metric, labelled once."""
     several = len(table.metrics) > 1
-    names = dict(best='Best', last='Last')
-    names[table.reported] += '*'
-    headers = [*table.columns, 'Metric', 'Published', names['best'], names['last'], 'Difference', 'State']
+    recipes = bool(recipe_lines(filled))
+    best, last = (f'{kind.capitalize()}{"*" * (table.reported == kind)}' for kind in ('best', 'last'))
+    measured = ['Metric', 'Published'] if several else [f'{METRICS[table.metrics[0]].header} published']
+    headers = [*table.columns, *measured, best, last, 'Difference', 'State', *(['Published with'] if recipes else [])]
     lines = []
     for each in filled:
         for index, cell in enumerate(each.cells):
-            labels = each.row.labels if index == 0 else [''] * len(table.columns)
-            difference = '' if cell.difference is None else f'{cell.difference:+.{cell.metric.decimals}f}'
+            metric, first = cell.metric, index == 0
             lines.append(
                 [
-                    *labels,
-                    cell.metric.header,
-                    f'{cell.published:.{cell.metric.decimals}f}',
-                    _number_text(cell.best, cell.metric),
-                    _number_text(cell.last, cell.metric),
-                    difference,
-                    each.state if index == 0 else '',
+                    *(label if first else '' for label in each.row.labels),
+                    *([metric.header] if several else []),
+                    f'{cell.published:.{metric.decimals}f}',
+                    _number_text(cell.best, metric),
+                    _number_text(cell.last, metric),
+                    '' if cell.difference is None else f'{cell.difference:+.{metric.decimals}f}',
+                    each.state if first else '',
+                    *([each.row.recipe if first else ''] if recipes else []),
                 ]
             )
-    if not several:  # said once
-        place = len(table.columns)
-        headers[place : place + 2] = [f'{METRICS[table.metrics[0]].header} published']
-        lines = [line[:place] + line[place + 1 :] for line in lines]
-    if _recipes(filled):
-        headers.append('Published with')
-        told = [each.row.recipe if index == 0 else '' for each in filled for index, _ in enumerate(each.cells)]
-        lines = [[*line, recipe] for line, recipe in zip(lines, told)]
     return headers, lines
 
 
-def _recipes(filled: List[Filled]) -> List[str]:
-    """What the recipes of the published numbers are, a line each; none where all rows have one and the same."""
-    found = list(dict.fromkeys(each.row.recipe for each in filled if each.row.recipe))
+def recipe_lines(filled: List[Filled]) -> List[str]:
+    """What the recipes of the published numbers are, a line each; none where all rows have the same."""
+    found = dict.fromkeys(each.row.recipe for each in filled if each.row.recipe)
     return [f'{name}: {RECIPES[name]}.' for name in found]
 
 
-def _explained(table: Table) -> str:
+def explain(table: Table) -> str:
+    """What the star in the headers means."""
     runs = f', mean of {table.runs} runs' if table.runs > 1 else ''
     kind = 'best over epochs' if table.reported == 'best' else 'last epoch'
     first = METRICS[table.metrics[0]].header
@@ -469,8 +419,8 @@ def _explained(table: Table) -> str:
     )
 
 
-def _behind(filled: List[Filled]) -> List[str]:
-    """What stands behind the numbers, a line a run."""
+def _source_lines(filled: List[Filled]) -> List[str]:
+    """What the numbers are of, a line per run, and the notes."""
     lines = []
     for each in filled:
         for run, checkpoint in zip(each.runs, each.checkpoints):
@@ -481,64 +431,27 @@ def _behind(filled: List[Filled]) -> List[str]:
     return lines
 
 
-def _all_commands(filled: List[Filled]) -> List[str]:
-    return list(dict.fromkeys(command for each in filled for command in each.commands))
-
-
 CSV_HEADER = (
-    'table',
-    'row',
-    'metric',
-    'published',
-    'best',
-    'best_deviation',
-    'last',
-    'last_deviation',
-    'runs',
-    'reported',
-    'difference',
-    'state',
-    'config',
-    'folders',
-    'checkpoints',
-    'commands',
-    'notes',
-    'recipe',
+    *('table', 'row', 'metric', 'published', 'best', 'best_deviation', 'last', 'last_deviation', 'runs', 'reported'),
+    *('difference', 'state', 'config', 'folders', 'checkpoints', 'commands', 'notes', 'recipe'),
 )
 
 
-def _records(name: str, filled: List[Filled]) -> List[List[str]]:
-    """The lines of the CSV: a number of the paper each."""
-    lines = []
-    for each in filled:
-        config = each.config or (
-            each.row.configs[0] if each.row.configs and not each.runs else '/'.join(each.row.sweep or ())
-        )
-        for cell in each.cells:
-            digits = cell.metric.decimals + 2
-            best, last = (
-                [f'{stat.mean:.{digits}f}', f'{stat.deviation:.{digits}f}'] if stat else ['', '']
-                for stat in (cell.best, cell.last)
-            )
-            stat = cell.best or cell.last
-            lines.append(
-                [
-                    name,
-                    each.row.name,
-                    cell.metric.header,
-                    str(cell.published),
-                    *best,
-                    *last,
-                    str(stat.count if stat else 0),
-                    cell.reported,
-                    '' if cell.difference is None else f'{cell.difference:.{digits}f}',
-                    each.state,
-                    config,
-                    ' '.join(show_path(run.folder) for run in each.runs),
-                    ' '.join(show_path(path) for path in each.checkpoints if path),
-                    '; '.join(each.commands),
-                    '; '.join(each.notes),
-                    each.row.recipe,
-                ]
-            )
-    return lines
+def _record(name: str, filled: Filled, cell: Cell) -> List[str]:
+    """The line of the CSV for a number of the paper."""
+    row, digits, stat = filled.row, cell.metric.decimals + 2, cell.best or cell.last
+    config = filled.config or (row.configs[0] if row.configs and not filled.runs else '/'.join(row.sweep or ()))
+    numbers = [
+        number
+        for each in (cell.best, cell.last)
+        for number in ((f'{each.mean:.{digits}f}', f'{each.deviation:.{digits}f}') if each else ('', ''))
+    ]
+    return [
+        *(name, row.name, cell.metric.header, str(cell.published), *numbers),
+        *(str(stat.count if stat else 0), cell.reported),
+        '' if cell.difference is None else f'{cell.difference:.{digits}f}',
+        *(filled.state, config),
+        ' '.join(show_path(run.folder) for run in filled.runs),
+        ' '.join(show_path(path) for path in filled.checkpoints if path),
+        *('; '.join(filled.commands), '; '.join(filled.notes), row.recipe),
+    ]

@@ -51,6 +51,7 @@ WEIGHTS = ('checkpoint', 'pretrained')
 # Hooks that log or stop a run and do not change what it computes.
 WATCHING_HOOKS = (
     'CheckClassesHook',
+    'LogConsistencyHook',
     'NonFiniteLossHook',
     'MixedBatchesHook',
     'CheckInvalidLossHook',

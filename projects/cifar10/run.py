@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs 
 from rich.console import Console
 
 from mmrm.cli.options import Parser, natural
-from mmrm.report.page import beside
+from mmrm.report.page import try_report
 from mmrm.report.runs import read_run
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.files import check_out
@@ -276,7 +276,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     console.print(f'{len(runs)} runs, {len(known)} of them finished already; results go to {results}', highlight=False)
     number = options.side_by_side(args, bfloat16=not args.float32) if waiting else 1
     done = not waiting or jobs.run_with_progress(waiting, number, args.device == 'cpu', console, finished)
-    beside(root, lambda line: console.print(line, markup=False, highlight=False))
+    try_report(root, lambda line: console.print(line, markup=False, highlight=False))
     if not done:
         sys.exit(1)
     console.print(f'all done; the table: python projects/cifar10/table.py {results}', highlight=False)

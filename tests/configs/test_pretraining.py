@@ -128,7 +128,7 @@ def test_siblings_differ_only_in_what_the_regulariser_changes(name):
             'model.neck',
             'model.head.type',
             'model.head.omega',
-            'model.head.log_blind_kl',
+            'custom_hooks.5.',  # LogConsistencyHook
         ),
         cutout=('train_pipeline', 'train_dataloader.dataset.pipeline'),
         stochastic_depth=('model.backbone.drop_path_rate',),
@@ -145,9 +145,9 @@ def test_the_authors_own_cifar10_run_differs_in_processes_and_in_what_is_logged(
     assert differ == {
         'train_dataloader.batch_size': 32,
         'randomness.diff_rank_seed': False,
-        'model.head.log_entropy': True,
         'default_hooks.logger.interval': 10,
         'custom_hooks.4.type': 'ChannelsLastHook',
+        'custom_hooks.5.type': 'LogConsistencyHook',
     }
 
 

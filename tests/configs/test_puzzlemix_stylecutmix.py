@@ -7,8 +7,7 @@ import torch
 from exact_masks import solve_exactly
 from test_regularisers import CLASSES, loss_of_a_fixed_batch, shrunk
 
-from mmrm.models.regularisers import PuzzleMix, bound_augments
-from mmrm.regularisers import stylecutmix
+from mmrm.models.regularisers import PuzzleMix, bound_augments, stylecutmix
 from mmrm.utils.errors import UserError, UserFileError
 
 AUGMENT = 'model.data_preprocessor.batch_augments.augments'

@@ -266,6 +266,7 @@ def test_content_that_is_not_cifar10_is_found(package, content, spoil, told):
         fetch_cifar10.check_content(images, labels)
 
 
+@pytest.mark.slow
 def test_a_run_killed_while_it_writes_leaves_no_half_data_set_and_the_next_completes_it(package, content, tmp_path):
     """A second process, killed for good when half of the files are written."""
     np.savez(

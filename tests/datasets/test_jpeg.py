@@ -59,7 +59,7 @@ def unusual():
     broken = bytearray(plain)
     broken[len(plain) // 2 : len(plain) // 2 + 40] = bytes(40)
     return {
-        **{f'turned {number}': turned(number) for number in range(2, 9)},
+        **{f'turned {number}': turned(number) for number in (3, 6)},
         'cmyk': cmyk,
         'png': save(Image.fromarray(image), 'PNG'),
         'truncated': plain[: len(plain) // 2],
@@ -79,7 +79,7 @@ def test_any_crop_is_that_of_the_whole_image(sampling, options):
         whole = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
         header = decoder.header(content)
         assert header.shape == (height, width)
-        for _ in range(40):
+        for _ in range(15):
             top, left = rng.randint(height), rng.randint(width)
             box = top, left, rng.randint(1, height - top + 1), rng.randint(1, width - left + 1)
             got = decoder.decode(content, header, box)
@@ -126,7 +126,7 @@ def test_loading_and_cropping_in_one_is_the_two(name, tmp_path):
     path = tmp_path / 'image.JPEG'
     path.write_bytes(content)
     fused, load, crop = RMLoadResizedCrop(48), LoadImageFromFile(), RMRandomResizedCrop(48)
-    for seed in range(12):
+    for seed in range(6):
         np.random.seed(seed)
         wanted, after = crop(load(dict(img_path=str(path), gt_label=1))), np.random.rand()
         np.random.seed(seed)

@@ -21,7 +21,7 @@ from mmrm.models.samples import SampleBatch, as_batch
 from mmrm.report.runs import read_run
 from mmrm.utils.errors import UserValueError
 
-STEPS = 20
+STEPS = 12
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_two_graphs_serve_every_box_and_nothing_breaks_them():
     eager = train(copy.deepcopy(model))
     assert compile_losses(model, dict(backend='aot_eager'))
     assert_close(train(model), eager)
-    assert len({losses['rm_lambda'] for losses in eager}) > 10  # as many boxes
+    assert len({losses['rm_lambda'] for losses in eager}) > 8  # as many boxes
     assert counters['stats']['unique_graphs'] == 2  # with a history and without one
     assert not counters['graph_break']
 
@@ -86,6 +86,7 @@ def test_a_smaller_last_batch_has_a_graph_of_its_own():
     assert counters['stats']['unique_graphs'] == 3 and not counters['graph_break']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('augments', [None, dict(augments=dict(type='CutMix', alpha=1.0))])
 def test_a_stock_head_is_compiled_alike(augments):
     model = small(head=dict(type='LinearClsHead', num_classes=5, in_channels=8))
@@ -123,6 +124,7 @@ def test_a_wrapped_model_keeps_its_two_graphs():
     assert sum(counters['graph_break'].values()) == 1  # before the mixing, which stays eager
 
 
+@pytest.mark.slow
 def test_the_core_in_a_loop_of_ones_own_is_one_whole_graph():
     torch.manual_seed(0)
     rm, consistency = RecursiveMix(alpha=1.0, num_classes=5, rng=np.random.RandomState(1)), Consistency(8, 5)

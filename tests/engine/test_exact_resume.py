@@ -26,7 +26,7 @@ from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 from tiny_run import write_run
 
-from mmrm.engine import signals
+from mmrm.engine import stopping
 from mmrm.engine.hooks import CrashSafeCheckpointHook
 from mmrm.engine.runner import Runner
 from mmrm.utils.checkpoints import read_checkpoint
@@ -300,20 +300,16 @@ def test_the_clock_is_looked_at_every_tenth_iteration(tmp_path, monkeypatch):
     assert saved(tmp_path) == ['iter_10.pth']
 
 
-@pytest.mark.parametrize(
-    'settings, minutes',
-    [
-        (dict(), 10),
-        (dict(checkpoint=dict(every_minutes=3)), 3),
-        (dict(checkpoint=dict(every_minutes=None)), None),
-        (dict(every=-1), None),
-    ],
-)
-def test_ten_minutes_are_the_longest_time_without_a_checkpoint_unless_something_else_is_asked_for(
-    tmp_path, settings, minutes
-):
-    hook = next(hook for hook in runner(tmp_path, **settings).hooks if isinstance(hook, CrashSafeCheckpointHook))
-    assert hook.every_minutes == minutes
+def test_ten_minutes_are_the_longest_time_without_a_checkpoint_unless_something_else_is_asked_for(tmp_path):
+    def minutes(**settings):
+        return hook_of(runner(tmp_path, **settings)).every_minutes
+
+    assert minutes() == 10 and minutes(every=-1) is None
+    assert minutes(checkpoint=dict(every_minutes=3)) == 3 and minutes(checkpoint=dict(every_minutes=None)) is None
+
+
+def hook_of(run):
+    return next(hook for hook in run.hooks if isinstance(hook, CrashSafeCheckpointHook))
 
 
 def test_a_checkpoint_by_the_clock_waits_for_the_end_of_an_accumulation(tmp_path, monkeypatch, often):
@@ -391,7 +387,7 @@ class Signalled(Hook):
 
 def stopped_by_signal(folder, hook, **kwargs):
     """Run until a signal stops it; no other checkpoint is written. Returns the message."""
-    with signals.caught(), signals.deferred(), pytest.raises(signals.Stopped) as stop:
+    with stopping.caught(), stopping.deferred(), pytest.raises(stopping.Stopped) as stop:
         runner(folder, **{**kwargs, 'every': 100, 'hooks': [hook, *kwargs.get('hooks', ())]}).train()
     assert stop.value.code == 75
     return stop.value.message
@@ -480,8 +476,7 @@ def test_a_signal_before_a_resumed_run_has_begun_saves_nothing_again(tmp_path):
 
 def test_a_run_that_writes_no_checkpoints_does_not_save_on_a_signal(tmp_path):
     run = runner(tmp_path, every=-1)
-    (hook,) = [hook for hook in run.hooks if isinstance(hook, CrashSafeCheckpointHook)]
-    assert not hook.saves_on_signals(run)
+    assert not hook_of(run).saves_on_signals(run)
 
 
 def test_the_gradient_that_a_checkpoint_holds_is_not_said_to_be_lost(tmp_path, capsys):

@@ -16,8 +16,8 @@ import mmrm.models  # noqa: F401
 from mmrm.datasets import colors
 from mmrm.datasets.transforms import EIGENVALUES, EIGENVECTORS, RMColors, RMCutout
 from mmrm.engine.samplers import make_resumable
+from mmrm.models.check_parts import check_drawn_colors
 from mmrm.models.data_preprocessor import RMDataPreprocessor
-from mmrm.models.trio import check_drawn
 from mmrm.utils.errors import UserValueError
 from mmrm.utils.paths import find_config
 
@@ -87,36 +87,12 @@ def test_every_order_of_the_jitter_occurs_and_each_factor_has_its_range():
     assert all((alpha == 0).all() for _, alpha in draws)
 
 
-def test_nothing_to_draw_changes_nothing():
-    items, _ = batch(brightness=0.0)
-    got = RMDataPreprocessor(**NORMAL)(default_collate(items))['inputs']
-    wanted = ClsDataPreprocessor(**NORMAL)(default_collate(items))['inputs']
-    assert torch.allclose(got, wanted, atol=1e-6)
-
-
 def test_without_normalisation_colours_are_in_levels():
     items, _ = batch()
     got = RMDataPreprocessor(to_rgb=True)(default_collate(items))['inputs']
     normalised = RMDataPreprocessor(**NORMAL)(default_collate(items))['inputs']
     mean, std = (torch.tensor(NORMAL[name]).view(3, 1, 1) for name in ('mean', 'std'))
     assert torch.allclose(got, normalised * std + mean, atol=1e-3)
-
-
-def test_autocast_does_not_round_colours():
-    items, _ = batch()
-    preprocessor = RMDataPreprocessor(**NORMAL)
-    wanted = preprocessor(default_collate(items))['inputs']
-    with torch.autocast('cpu', torch.bfloat16):
-        assert torch.equal(preprocessor(default_collate(items))['inputs'], wanted)
-
-
-def test_channels_last_goes_in_and_comes_out():
-    items, _ = batch()
-    data = default_collate(items)
-    wanted = RMDataPreprocessor(**NORMAL)(data)['inputs']
-    data['inputs'] = data['inputs'].to(memory_format=torch.channels_last)
-    got = RMDataPreprocessor(**NORMAL)(data)['inputs']
-    assert got.is_contiguous(memory_format=torch.channels_last) and torch.allclose(got, wanted, atol=1e-6)
 
 
 def test_labels_padding_and_mixing_are_mmpretrains():
@@ -137,14 +113,6 @@ def test_validation_is_mmpretrains_to_the_bit():
     assert torch.equal(preprocessor(default_collate(items))['inputs'], wanted)
 
 
-@pytest.mark.parametrize('number', [1, 5, 9])
-def test_a_batch_of_any_size_is_its_images(number):
-    items, _ = batch(number)
-    together = RMDataPreprocessor(**NORMAL)(default_collate(items))['inputs']
-    alone = [RMDataPreprocessor(**NORMAL)(default_collate([item]))['inputs'] for item in items]
-    assert torch.equal(together, torch.cat(alone))
-
-
 def test_a_hole_is_where_mmcv_cuts_it_and_of_the_mean_colour():
     for seed in range(20):
         items, _ = batch(1, seed)
@@ -157,15 +125,6 @@ def test_a_hole_is_where_mmcv_cuts_it_and_of_the_mean_colour():
         items[0]['data_samples'].set_field(hole, colors.HOLE_FIELD)
         got = RMDataPreprocessor(**NORMAL)(default_collate(items))['inputs'][0]
         assert (got[:, cut] == 0).all() and torch.equal(got[:, ~cut], wanted[:, ~cut])
-
-
-def test_a_hole_needs_no_colours_and_may_be_absent():
-    image = np.full((20, 24, 3), 9, np.uint8)
-    pack = TRANSFORMS.build(dict(type='mmpretrain.RMPackInputs'))
-    items = [pack(RMCutout(shape=12, prob=prob)(dict(img=image, gt_label=1))) for prob in (0.0, 1.0)]
-    got = RMDataPreprocessor(**NORMAL)(default_collate(items))['inputs']
-    wanted = ClsDataPreprocessor(**NORMAL)(default_collate(items))['inputs']
-    assert torch.equal(got[0], wanted[0]) and (got[1] == 0).any() and not (got[1] == 0).all()
 
 
 def test_a_batch_of_two_pipelines_is_refused():
@@ -214,10 +173,10 @@ def test_colours_that_nobody_would_apply_stop_the_run(preprocessor, pipeline, wo
     model = torch.nn.Module()
     model.data_preprocessor = preprocessor
     if word is None:
-        check_drawn(model, pipeline)
+        check_drawn_colors(model, pipeline)
     else:
         with pytest.raises(UserValueError, match=word):
-            check_drawn(model, pipeline)
+            check_drawn_colors(model, pipeline)
 
 
 def test_the_shipped_pipeline_gives_what_the_authors_code_gives(tmp_path):

@@ -10,7 +10,7 @@ from mmpretrain.registry import MODELS
 from torch import nn
 
 from mmrm.models.regularisers.dropblock import DropBlock, attach, detach
-from mmrm.utils.errors import UserTypeError, UserValueError
+from mmrm.utils.errors import UserValueError
 
 RESNET = ['layer[34].*.bn[123]', 'layer[34].*.downsample']
 PYRAMIDNET = ['layer[23].*.bn[234]', 'layer[23].*.downsample']
@@ -40,16 +40,6 @@ def test_every_convolution_and_every_skip_of_the_last_two_stages_of_a_resnet_is_
     )
 
 
-def test_every_convolution_and_every_skip_of_the_last_two_stages_of_a_pyramidnet_is_covered():
-    network = MODELS.build(dict(type='PyramidNetCIFAR', depth=20, alpha=12))
-    assert set(attach(network, DropBlock(4, 0.9), PYRAMIDNET)) == {
-        f'layer{stage}.{block}.{part}'
-        for stage in (2, 3)
-        for block in (0, 1)
-        for part in ('bn2', 'bn3', 'bn4', 'downsample')
-    }
-
-
 def test_a_skip_without_a_module_gets_one_that_changes_nothing():
     network, plain = resnet(), resnet()
     attach(network, DropBlock(7, 1.0), RESNET)
@@ -57,27 +47,6 @@ def test_a_skip_without_a_module_gets_one_that_changes_nothing():
     assert network.state_dict().keys() == plain.state_dict().keys()
     images = torch.rand(2, 3, 64, 64)
     assert network(images)[-1].equal(plain(images)[-1])
-
-
-def test_the_skip_is_dropped_too():
-    network = resnet(18)
-    attach(network, DropBlock(2, 0.5), ['layer3.1.downsample'])
-    network.train()
-    kept = []
-    network.layer3[1].downsample.register_forward_hook(lambda module, given, out: kept.append(out))
-    network(torch.rand(2, 3, 64, 64))
-    assert (kept[0] == 0).float().mean() > 0.2
-
-
-def test_behind_a_norm_is_behind_its_relu():
-    """ReLU keeps zeros and positive factors, so the shared ReLU module of a block needs no hook of its own."""
-    from mmrm.regularisers import drop_block
-
-    x = torch.randn(2, 3, 8, 8)
-    torch.manual_seed(0)
-    before = drop_block(x, 4, 0.8).relu()
-    torch.manual_seed(0)
-    assert before.equal(drop_block(x.relu(), 4, 0.8))
 
 
 def test_it_drops_in_training_and_not_in_evaluation():
@@ -142,8 +111,8 @@ def test_a_pattern_that_matches_nothing_is_told_with_the_stages_there_are():
 @pytest.mark.parametrize(
     'size, keep, message',
     [
-        (0, 0.9, 'block_size=0 must be a whole number, 1 or more'),
-        (2.5, 0.9, 'block_size=2.5 must be a whole number'),
+        (0, 0.9, 'block_size=0 must be an integer >= 1'),
+        (2.5, 0.9, 'block_size=2.5 must be an integer'),
         (4, 1.1, 'keep_prob=1.1 must be a number from 0 to 1'),
         (4, 0, 'keep_prob=0 would drop everything'),
     ],
@@ -151,11 +120,6 @@ def test_a_pattern_that_matches_nothing_is_told_with_the_stages_there_are():
 def test_a_wrong_setting_is_named(size, keep, message):
     with pytest.raises(UserValueError, match=message):
         DropBlock(size, keep)
-
-
-def test_one_pattern_must_be_a_list_too():
-    with pytest.raises(UserTypeError, match="modules='layer3' must be a list of patterns"):
-        attach(resnet(18), DropBlock(7, 0.9), 'layer3')
 
 
 def test_an_unknown_schedule_is_named():

@@ -25,8 +25,9 @@ from mmrm.models.regularisers import (
     bound_augments,
     unbind_augments,
 )
-from mmrm.regularisers import exchange_moments, manifold_mixup
-from mmrm.utils.errors import UserError, UserTypeError, UserValueError
+from mmrm.models.regularisers.manifold_mixup import manifold_mixup
+from mmrm.models.regularisers.moex import exchange_moments
+from mmrm.utils.errors import UserError, UserValueError
 
 METHODS = dict(
     ManifoldMixup=dict(type='ManifoldMixup', layers=['layer2']),
@@ -131,18 +132,6 @@ def test_cutmix_moex_exchanges_moments_for_as_many_batches_as_it_says():
     assert 0.18 < np.mean(drawn) < 0.32
 
 
-def test_layers_are_drawn_evenly():
-    augment = ManifoldMixup(layers=['input', '0', '1'])
-    augment.bind(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()))
-    seed()
-    counts = {}
-    for _ in range(600):
-        augment(*images_and_labels())
-        layer = augment._drawn.layer if augment._drawn else 'input'
-        counts[layer] = counts.get(layer, 0) + 1
-    assert set(counts) == {'input', '0', '1'} and min(counts.values()) > 160
-
-
 # ------------------------------------------------------------------------------------------------------- at the layer
 def test_the_layer_puts_out_what_its_arithmetic_says():
     for name, expected in (('ManifoldMixup', manifold_mixup), ('MoEx', exchange_moments)):
@@ -175,14 +164,6 @@ def test_feature_cutmix_draws_box_and_share_on_the_grid_of_the_layer():
     assert len(shares) > 5 and all(share * 24 == pytest.approx(round(share * 24), abs=1e-3) for share in shares)
 
 
-def test_another_image_size_gets_another_grid():
-    model = linear(dict(type='FeatureCutMix', layers=['layer2']))
-    for size, grid in (((32, 32), (4, 4)), ((64, 32), (8, 4)), ((32, 32), (4, 4))):
-        data = model.data_preprocessor(batch(size=size), training=True)
-        assert bound_augments(model)[0]._drawn.arguments['mask'].shape == grid
-        model(**data, mode='loss')
-
-
 def test_looking_at_the_sizes_changes_neither_statistics_nor_modes():
     model = linear(METHODS['FeatureCutMix'])
     model.backbone.layer1[0].bn1.eval()  # frozen by the user
@@ -190,18 +171,6 @@ def test_looking_at_the_sizes_changes_neither_statistics_nor_modes():
     model.data_preprocessor(batch(), training=True)
     assert all(value.equal(before[name]) for name, value in model.state_dict().items())
     assert model.backbone.training and not model.backbone.layer1[0].bn1.training
-
-
-@pytest.mark.parametrize('name', METHODS)
-def test_a_layer_in_evaluation_mode_inside_a_network_that_trains_is_mixed(name):
-    settings = dict(METHODS[name], **({'layers': ['bn1']} if 'layers' in METHODS[name] else {'layer': 'bn1'}))
-    model = linear(settings)
-    model.backbone.bn1.eval()
-    data = model.data_preprocessor(batch(), training=True)
-    mixed, _ = stage_outputs(model, 'bn1', data['inputs'])
-    bound_augments(model)[0].clear()
-    plain, _ = stage_outputs(model, 'bn1', data['inputs'])
-    assert not mixed.equal(plain)
 
 
 @pytest.mark.parametrize('name', METHODS)
@@ -240,13 +209,6 @@ def test_a_batch_that_is_not_mixed_forgets_the_draws_of_the_one_before():
     model.data_preprocessor.batch_augments.probs = [0.0, 1.0]
     model.data_preprocessor(batch(), training=True)
     assert bound_augments(model)[0]._drawn is None
-
-
-def test_a_second_forward_pass_of_the_same_batch_is_mixed_alike():
-    model = linear(METHODS['ManifoldMixup'])
-    data = model.data_preprocessor(batch(), training=True)
-    assert model(**data, mode='loss')['loss'].equal(model(**data, mode='loss')['loss'])
-    assert bound_augments(model)[0]._drawn is not None
 
 
 def test_a_batch_in_pieces_is_an_error():
@@ -322,7 +284,7 @@ def test_a_list_of_modules_is_told_with_what_is_in_it():
 
 def test_a_layer_that_is_run_more_than_once_is_an_error_at_the_first_batch():
     model = linear(dict(type='MoEx', layer='layer1.0.relu'))
-    with pytest.raises(UserValueError, match=r"layer 'layer1.0.relu' is run 2 times in a forward pass of ResNet"):
+    with pytest.raises(UserValueError, match=r"layer 'layer1.0.relu' runs 2 times in a forward pass of ResNet"):
         model.data_preprocessor(batch(), training=True)
     assert model.backbone.training
 
@@ -330,8 +292,8 @@ def test_a_layer_that_is_run_more_than_once_is_an_error_at_the_first_batch():
 @pytest.mark.parametrize(
     'wrong, message',
     [
-        (lambda: ManifoldMixup(alpha=0), 'ManifoldMixup: alpha=0 must be a number above 0'),
-        (lambda: FeatureCutMix(alpha='1'), "FeatureCutMix: alpha='1' must be a number above 0"),
+        (lambda: ManifoldMixup(alpha=0), 'ManifoldMixup: alpha=0 must be a finite number above 0'),
+        (lambda: FeatureCutMix(alpha='1'), "FeatureCutMix: alpha='1' must be a finite number above 0"),
         (lambda: MoEx(lam=1.5), 'MoEx: lam=1.5 must be a number from 0 to 1'),
         (lambda: CutMixMoEx(moex_prob=1.2), 'CutMixMoEx: moex_prob=1.2 must be a number from 0 to 1'),
         (lambda: ManifoldMixup(layers=[]), 'ManifoldMixup: layers=.. must name one layer or more'),
@@ -343,28 +305,14 @@ def test_a_wrong_setting_is_named(wrong, message):
         wrong()
 
 
-def test_layers_must_be_names():
-    with pytest.raises(UserTypeError, match=r"layers=\[1, 2\] must be a list of names: 'input', or modules"):
-        ManifoldMixup(layers=[1, 2])
-
-
 @pytest.mark.parametrize('name', METHODS)
 def test_an_augment_without_its_model_stops_at_the_first_batch(name):
     model = linear(METHODS[name], bind=False)
-    with pytest.raises(UserError, match=rf'{name} needs the model, .* dict\(type="BindAugmentsHook"'):
+    with pytest.raises(UserError, match=rf'{name} needs the model. Add dict\(type="BindAugmentsHook"'):
         model.data_preprocessor(batch(), training=True)
 
 
 # -------------------------------------------------------------------------------------------------- ways to be trained
-@pytest.mark.parametrize('name', METHODS)
-def test_it_trains_under_autocast_and_with_accumulated_gradients(name):
-    model = linear(METHODS[name])
-    for _ in range(2):
-        losses = step(model, batch(), autocast=torch.bfloat16)
-    assert torch.isfinite(losses['loss'])
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
 @pytest.mark.parametrize('name', METHODS)
 def test_a_copy_of_the_model_mixes_by_itself(name):
     model = linear(METHODS[name])

@@ -43,14 +43,6 @@ def test_the_region_has_a_copy_of_the_last_layer_unless_asked_otherwise(roi_laye
     torch.testing.assert_close(losses['loss_consistency'], 0.25 * expected.mean())
 
 
-def test_with_a_shared_layer_the_whole_head_answers_for_the_region():
-    head, features = head_of(share_fc=True), torch.randn(2, 4, 4, 4)
-    assert not hasattr(head, 'fc_roi')
-    losses, history = loss_of(head, features)
-    expected = kl_divergence(history, head.layers[1](head.layers[0](region(features))))
-    torch.testing.assert_close(losses['loss_consistency'], 0.25 * expected.mean())
-
-
 @pytest.mark.parametrize('roi_layers', ['last', 'all'])
 @pytest.mark.parametrize('mixed', [True, False])
 def test_every_parameter_has_a_gradient_in_every_iteration(mixed, roi_layers):

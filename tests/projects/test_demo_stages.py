@@ -279,7 +279,7 @@ def test_images_are_fetched_beside_a_training_only_and_a_new_result_is_drawn(pla
     monkeypatch.setattr(demo.SmallImages, 'known', lambda self: dict(small))
     monkeypatch.setattr(demo.SmallImages, 'measure', lambda self, missing: (dict(small), missing))
     monkeypatch.setattr(picture, 'draw', lambda work, results, noise, out: drawn.append(results) or out.touch())
-    monkeypatch.setattr('mmrm.report.page.beside', lambda *args: None)
+    monkeypatch.setattr('mmrm.report.page.try_report', lambda *args: None)
 
     def run(**options) -> str:
         console = quiet()

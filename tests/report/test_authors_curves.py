@@ -1,7 +1,5 @@
-"""A run beside the authors' logs."""
+"""Runs against the authors' logs: the line of tables and page, and the script that draws."""
 
-import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +7,10 @@ from run_logs import settings, write_run, write_session
 
 from mmrm.report import authors_curves, tables
 from mmrm.report.published import TABLES
-from mmrm.report.runs import read_run
 from mmrm.utils.errors import UserValueError
+from tools.analysis import authors_curve as script
 
-TOOL = Path(__file__).parents[2] / 'tools' / 'authors_curve.py'
+CIFAR10 = 'configs/rm/pyramidnet200_2xb32_cifar10.py'
 
 
 def test_the_best_epochs_are_those_that_the_logs_are_named_after():
@@ -40,65 +38,49 @@ def test_the_band_is_the_range_over_runs_and_neighbouring_epochs():
 
 def test_a_run_in_mid_way_is_told_where_the_authors_were(tmp_path):
     folder = write_run(tmp_path / 'rm' / 'pyramidnet200_1xb64_cifar10' / 'seed0', [50.0, 60.0], length=300)
-    run, curves = authors_curves.read(folder)
+    run, curves = script.read(folder)
     low, high = curves.band(2)
-    assert authors_curves.beside(run, curves) == (
+    assert authors_curves.comparison_text(run, curves) == (
         f"epoch 2: 60.0, the authors' 3 runs had {low:.1f} to {high:.1f} (epochs 1 to 4)"
     )
-    assert [line[-1] for line in authors_curves.table_lines(run, curves)] == ['within', 'within']
+    assert [line[-1] for line in script.table_lines(run, curves)] == ['within', 'within']
     assert curves.around_text(1) == 'epochs 1 to 3' and curves.around_text(300) == 'epochs 298 to 300'
     other = write_run(folder.parent / 'seed1', [10.0], length=300)
-    low_run, _ = authors_curves.read(other)
-    assert authors_curves.table_lines(low_run, curves)[0][-1] == 'below'
+    low_run, _ = script.read(other)
+    assert script.table_lines(low_run, curves)[0][-1] == 'below'
 
 
 def test_detectors_are_compared_in_percent_at_the_same_epoch(tmp_path):
     folder = write_run(tmp_path / 'mine', [0.2, 0.26], length=12, key='coco/bbox_mAP')
-    run, curves = authors_curves.read(folder, 'configs/rm/atss_r50_fpn_1x_coco.py')
-    assert authors_curves.beside(run, curves) == "epoch 2: 26.0, the authors' run had 26.6"
+    run, curves = script.read(folder, 'configs/rm/atss_r50_fpn_1x_coco.py')
+    assert authors_curves.comparison_text(run, curves) == "epoch 2: 26.0, the authors' run had 26.6"
 
 
 def test_a_run_of_another_config_is_refused_with_the_names_that_exist(tmp_path):
     folder = write_run(tmp_path / 'rm' / 'mine', [50.0])
     with pytest.raises(UserValueError, match=r'does not name a run .* configs/rm/resnet50_8xb64_in1k\.py'):
-        authors_curves.read(folder)
+        script.read(folder)
     with pytest.raises(UserValueError, match=r'configs/rm/x\.py'):
-        authors_curves.read(folder, 'configs/rm/x.py')
+        script.read(folder, 'configs/rm/x.py')
 
 
-def test_the_tool_prints_the_line_and_draws_the_curves(tmp_path, monkeypatch, capsys):
+def test_the_script_prints_the_line_and_draws_the_curves(tmp_path, capsys):
     folder = write_run(tmp_path / 'rm' / 'resnet50_8xb64_in1k', [5.0, 18.0, 25.0], length=300)
-    monkeypatch.setattr(sys, 'argv', [str(TOOL), str(folder), str(tmp_path / 'curve.png')])
-    monkeypatch.setattr(sys, 'path', list(sys.path))
-    runpy.run_path(str(TOOL), run_name='__main__')
-    told = capsys.readouterr().out
-    assert "epoch 3: 25.0, the authors' run had" in told and (tmp_path / 'curve.png').stat().st_size > 10_000
-
-
-def test_a_run_without_a_validation_is_no_error(tmp_path):
+    script.main([str(folder), str(tmp_path / 'curve.png')])
+    assert "epoch 3: 25.0, the authors' run had" in capsys.readouterr().out
+    assert (tmp_path / 'curve.png').stat().st_size > 10_000
     records = [dict(lr=0.1, loss=1.0, time=0.5, epoch=1, iter=10, step=10)]
-    folder = write_session(tmp_path / 'rm' / 'resnet50_8xb64_in1k', '20260101_000000', records, settings(300))
-    run, curves = authors_curves.read(folder)
-    assert authors_curves.beside(run, curves) is None and authors_curves.table_lines(run, curves) == []
-    assert read_run(folder).trained == 0 and authors_curves.draw(run, curves) is not None
+    begun = write_session(tmp_path / 'cutmix' / 'atss_r50_fpn_1x_coco', '20260101_000000', records, settings(12))
+    script.main([str(begun), str(tmp_path / 'begun.png')])
+    assert 'no validation yet' in capsys.readouterr().out and (tmp_path / 'begun.png').is_file()
 
 
-def test_the_tables_tell_where_the_authors_were(tmp_path):
-    write_run(tmp_path / 'rm' / 'resnet50_8xb64_in1k', [5.0, 18.0, 25.0], length=300)
-    row = next(each for each in tables.fill(TABLES['imagenet-r50'], tmp_path) if each.row.labels[-1] == '+ RM')
-    assert any("epoch 3: 25.0, the authors' run had" in note for note in row.notes)
-
-
-def test_an_unfinished_seed_is_told_of_beside_a_finished_one(tmp_path):
+def test_tables_compare_unfinished_and_finished_seeds_with_the_authors(tmp_path):
     folder = tmp_path / 'rm' / 'atss_r50_fpn_1x_coco'
     write_run(folder / 'seed0', [0.1] * 12, length=12, key='coco/bbox_mAP')
     write_run(folder / 'seed1', [0.2, 0.26], length=12, key='coco/bbox_mAP')
-    [notes] = [
-        row.notes
-        for table in TABLES.values()
-        for row in tables.fill(table, tmp_path)
-        if any("the authors' run had" in note for note in row.notes)
-    ]
+    rows = tables.fill(TABLES['coco-dense'], tmp_path)
+    [notes] = [row.notes for row in rows if any("the authors' run had" in note for note in row.notes)]
     assert any('epoch 12: 10.0' in note for note in notes) and any('epoch 2: 26.0' in note for note in notes)
 
 
@@ -112,7 +94,7 @@ def losses(folder, name, steps, loss=lambda epoch, iteration: 2.0, **other):
     return write_session(folder, name, records, settings(300))
 
 
-def test_the_running_loss_is_the_mean_since_the_start_of_the_epoch(tmp_path, capsys, monkeypatch):
+def test_the_running_loss_is_the_mean_since_the_start_of_the_epoch(tmp_path):
     """Two epochs of 782 iterations, the second one broken off and resumed. Their last two are not logged."""
     folder = tmp_path / 'rm' / 'pyramidnet200_1xb64_cifar10'
     steps = [*range(10, 781, 10), *range(792, 1563, 10)]
@@ -122,45 +104,40 @@ def test_the_running_loss_is_the_mean_since_the_start_of_the_epoch(tmp_path, cap
 
     losses(folder, '20260101_000000', steps[:100], loss)
     losses(folder, '20260102_000000', steps[98:], loss)
-    run, curves = authors_curves.read(folder)
-    mine = authors_curves.running_losses(run, curves)
+    run, curves = script.read(folder)
+    mine = script.running_losses(run, curves)
     assert sorted(mine) == [(epoch, iteration) for epoch in (1, 2) for iteration in range(10, 781, 10)]
     for epoch in (1, 2):
         for count in (1, 20, 78):
             assert mine[epoch, 10 * count] == pytest.approx(epoch + 0.01 * (count + 1) / 2)
-    lines = authors_curves.loss_lines(run, curves)
+    lines = script.loss_lines(run, curves)
     assert [line[:2] for line in lines] == [[str(e), str(i)] for e in (1, 2) for i in range(100, 701, 100)]
-    assert authors_curves.loss_verdict(run, curves).startswith('epoch 2, iteration 700: 2.355')
+    assert script.loss_verdict(run, curves).startswith('epoch 2, iteration 700: 2.355')
     theirs = [2.1948, 2.2047, 2.1925]
     mean = sum(theirs) / 3
     assert lines[0][2:] == ['1.055', f'{mean:.3f}', '2.192', '2.205', f'{100 * (1.055 / mean - 1):+.1f} %']
-    monkeypatch.setattr(sys, 'argv', [str(TOOL), str(folder), '--loss'])
-    runpy.run_path(str(TOOL), run_name='__main__')
-    assert '2.205' in capsys.readouterr().out
 
 
-def test_a_log_that_leaves_iterations_out_is_not_compared(tmp_path):
+def test_a_log_without_what_it_takes_is_not_compared(tmp_path):
     """A record is the mean of ten iterations, also where the log has one in a hundred."""
     config = 'configs/rm/pyramidnet200_1xb64_cifar10.py'
+    with pytest.raises(UserValueError, match='has not begun an epoch'):
+        script.draw_loss(*script.read(write_session(tmp_path / 'none', '20260101_000000', [], settings(300)), config))
+    with pytest.raises(UserValueError, match='did not log rm_entropy'):
+        script.loss_lines(*script.read(write_run(tmp_path / 'without', [50.0], length=300), config))
+    detector = write_run(tmp_path / 'mine', [0.2], length=12, key='coco/bbox_mAP')
+    with pytest.raises(UserValueError, match='no loss'):
+        script.loss_lines(*script.read(detector, 'configs/rm/atss_r50_fpn_1x_coco.py'))
     sparse = losses(tmp_path / 'sparse', '20260101_000000', range(100, 301, 100))
     with pytest.raises(UserValueError, match=r'logged only every 100 iterations.*logger\.interval=10'):
-        authors_curves.loss_verdict(*authors_curves.read(sparse, config))
+        script.loss_verdict(*script.read(sparse, config))
     records = [dict(epoch=2, iter=130, step=130, loss=1.0, loss_consistency=0.1, rm_entropy=0.2, lr=0.1, time=0.5)]
     other = write_session(tmp_path / 'other', '20260101_000000', records, settings(300))
     with pytest.raises(UserValueError, match='step 130 cannot be in epoch 2, as their epochs have 782 iterations'):
-        authors_curves.loss_lines(*authors_curves.read(other, config))
+        script.loss_lines(*script.read(other, config))
     # Epochs of which the authors' losses are not known may be logged as one likes.
     late = losses(tmp_path / 'late', '20260101_000000', [*range(10, 781, 10), 782 * 6 + 100])
-    assert len(authors_curves.loss_lines(*authors_curves.read(late, config))) == 7
-
-
-def test_a_run_that_did_not_log_the_entropy_is_told_how(tmp_path):
-    folder = write_run(tmp_path / 'rm' / 'pyramidnet200_1xb64_cifar10', [50.0], length=300)
-    with pytest.raises(UserValueError, match='log_entropy=True'):
-        authors_curves.loss_lines(*authors_curves.read(folder))
-    detector = write_run(tmp_path / 'mine', [0.2], length=12, key='coco/bbox_mAP')
-    with pytest.raises(UserValueError, match='no loss'):
-        authors_curves.loss_lines(*authors_curves.read(detector, 'configs/rm/atss_r50_fpn_1x_coco.py'))
+    assert len(script.loss_lines(*script.read(late, config))) == 7
 
 
 def first_epoch(folder, loss, until=300):
@@ -174,51 +151,43 @@ def first_epoch(folder, loss, until=300):
 
 def test_a_loss_is_judged_by_the_spread_of_the_authors_runs(tmp_path):
     """At iteration 300 they had 2.0554, 2.0702 and 2.0443."""
-    config = 'configs/rm/pyramidnet200_2xb32_cifar10.py'
+    config = CIFAR10
     mean = (2.0554 + 2.0702 + 2.0443) / 3
-    near = authors_curves.loss_verdict(*authors_curves.read(first_epoch(tmp_path / 'near', 2.06), config))
+    near = script.loss_verdict(*script.read(first_epoch(tmp_path / 'near', 2.06), config))
     assert near.startswith('epoch 1, iteration 300: 2.060, +0.2 % from their mean; within the 95 % prediction interval')
-    far = authors_curves.loss_verdict(*authors_curves.read(first_epoch(tmp_path / 'far', 2.2), config))
+    far = script.loss_verdict(*script.read(first_epoch(tmp_path / 'far', 2.2), config))
     assert '+7.0 % from their mean; outside the 95 % prediction interval of their 3 runs' in far
-    curves = authors_curves.curves_of(config)
-    reach = curves.loss_reach(1, 300)
+    losses = script.authors_losses(authors_curves.curves_of(config))
+    reach = script.prediction_reach(losses, (1, 300))
     assert f'{mean - reach:.3f} to {mean + reach:.3f}' in far
     # Student's t with two degrees of freedom is 4.303; of three runs the deviation is about half the range.
     assert 0.04 < reach < 0.1
-    early = authors_curves.read(first_epoch(tmp_path / 'early', 2.2, until=50), config)
-    assert authors_curves.loss_verdict(*early) is None and authors_curves.loss_lines(*early) == []
+    early = script.read(first_epoch(tmp_path / 'early', 2.2, until=50), config)
+    assert script.loss_verdict(*early) is None and script.loss_lines(*early) == []
 
 
 def test_one_run_of_the_authors_has_no_spread(tmp_path):
-    found = authors_curves.read(first_epoch(tmp_path / 'one', 7.6), 'configs/rm/resnet50_8xb64_in1k.py')
-    assert authors_curves.loss_verdict(*found).endswith('one run has no spread to judge it by')
-    assert len(authors_curves.draw_loss(*found).axes) == 1
+    found = script.read(first_epoch(tmp_path / 'one', 7.6), 'configs/rm/resnet50_8xb64_in1k.py')
+    assert script.loss_verdict(*found).endswith('one run has no spread to judge it by')
+    assert len(script.draw_loss(*found).axes) == 1
 
 
-def test_the_tool_draws_the_loss_over_theirs(tmp_path, monkeypatch, capsys):
+def test_the_script_draws_the_loss_over_theirs(tmp_path, capsys):
     folder = first_epoch(tmp_path / 'rm' / 'pyramidnet200_2xb32_cifar10' / 'seed27', 2.06)
-    monkeypatch.setattr(sys, 'argv', [str(TOOL), str(folder), str(tmp_path / 'loss.png'), '--loss'])
-    monkeypatch.setattr(sys, 'path', list(sys.path))
-    runpy.run_path(str(TOOL), run_name='__main__')
+    script.main([str(folder), str(tmp_path / 'loss.png'), '--loss'])
     assert 'within the 95 % prediction interval of their 3 runs' in capsys.readouterr().out
     assert (tmp_path / 'loss.png').stat().st_size > 10_000
-
-
-def test_a_loss_that_is_not_begun_cannot_be_drawn(tmp_path):
-    folder = write_session(tmp_path / 'none', '20260101_000000', [], settings(300))
-    with pytest.raises(UserValueError, match='has not begun an epoch'):
-        authors_curves.draw_loss(*authors_curves.read(folder, 'configs/rm/pyramidnet200_2xb32_cifar10.py'))
 
 
 def test_the_published_losses_are_those_of_the_log():
     """docs/authors_curves.md: the first 300 iterations of the authors' CIFAR-10 run."""
     docs = Path(__file__).parents[2] / 'docs'
-    run, curves = authors_curves.read(docs / 'first_epoch', 'configs/rm/pyramidnet200_2xb32_cifar10.py')
-    lines = authors_curves.loss_lines(run, curves)
+    run, curves = script.read(docs / 'first_epoch', CIFAR10)
+    lines = script.loss_lines(run, curves)
     assert [line[:2] for line in lines] == [['1', '100'], ['1', '200'], ['1', '300']]
     page = (docs / 'authors_curves.md').read_text()
     assert all(f'| {" | ".join(line)} |' in page for line in lines)
-    verdict = authors_curves.loss_verdict(run, curves)
+    verdict = script.loss_verdict(run, curves)
     assert 'within the 95 % prediction interval of their 3 runs, 1.996 to 2.118' in verdict and '1.996 to 2.118' in page
     # The parts are those of the method: the mean of the areas of clipped boxes is about 0.17, and none is negative.
     shares = [record['rm_lambda'] for record in run.iterations.values()]

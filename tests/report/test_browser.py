@@ -1,13 +1,10 @@
 """The report in a real browser."""
 
-import json
-import threading
 import time
 
 import numpy as np
 import pytest
 
-from mmrm.report import live
 from mmrm.report import page as pages
 from mmrm.report.collect import collect
 from mmrm.report.pictures import encode
@@ -39,7 +36,7 @@ def report(tmp_path_factory):
     gone = dict(image=None, caption='', alt='scene 3: the file is gone')
     pictures = {
         str(folder / 'detector' / name): dict(
-            predictions=[dict(shot, key='1', truth=shot), dict(gone, key='2', truth=gone)]
+            predictions={'1': dict(shot, truth=shot), '2': dict(gone, truth=gone)}, notes=[]
         )
         for name in ('a', 'b')
     }
@@ -226,28 +223,3 @@ def test_paper_gets_every_part_and_every_chart(open_page):
     assert all(find(plot, 'canvas') for plot in find(driver, '.plot'))
     driver.execute_script("window.dispatchEvent(new Event('afterprint'))")
     assert shown_panels(driver) == ['summary'] and errors(driver) == []
-
-
-def test_a_live_page_follows_the_log(tmp_path, driver, monkeypatch):
-    monkeypatch.setattr(live, 'EVERY', 0.0)
-    write_session(tmp_path / 'rm', '20260101_000000', epochs(1, [10.0, 20.0]), settings(5))
-    (tmp_path / 'rm' / '20260101_000000' / '20260101_000000.log').write_text('a line\n')
-    server = live.Server(live.State([tmp_path]))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        driver.get('about:blank')
-        driver.get(server.url)
-        time.sleep(1)
-        assert driver.find_element('id', 'connection').text == 'live'
-        assert '2 of 5 epochs' in driver.find_element('id', 'running').text
-        with open(tmp_path / 'rm' / '20260101_000000' / 'vis_data' / 'scalars.json', 'a') as log:
-            log.writelines(json.dumps(record) + '\n' for record in epochs(3, [33.25]))
-        deadline = time.time() + 15
-        while '33.25' not in driver.find_element('id', 'fragment-summary').text and time.time() < deadline:
-            time.sleep(0.3)
-        assert '33.25' in driver.find_element('id', 'fragment-summary').text
-        assert '3 of 5 epochs' in driver.find_element('id', 'running').text
-        assert errors(driver) == []
-    finally:
-        server.shutdown()
-        server.server_close()

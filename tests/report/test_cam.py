@@ -14,9 +14,9 @@ from small_world import write_trained
 from torch import nn
 
 from mmrm.report import cam
-from mmrm.utils import figures
 from mmrm.utils.errors import UserError, UserFileError, UserValueError
 from mmrm.weights import classifiers
+from tools.analysis import cam as script
 
 CELLS = 4
 
@@ -117,7 +117,7 @@ def test_a_model_without_maps_is_refused():
             head=dict(type='VisionTransformerClsHead', num_classes=3, in_channels=192),
         )
     )
-    with pytest.raises(UserValueError, match=r'VisionTransformer gives no feature map .* \(1, 192\)'):
+    with pytest.raises(UserValueError, match=r'VisionTransformer has no feature map .* \(1, 192\)'):
         cam.WithMap(model)(torch.zeros(1, 3, 32, 32))
 
 
@@ -128,50 +128,56 @@ def test_without_grad_cam_the_message_says_how_to_get_it(monkeypatch):
 
 
 # -------------------------------------------------------------------------------------------------------------- figures
+@pytest.fixture(scope='module')
+def written(tmp_path_factory):
+    return write_trained(tmp_path_factory.mktemp('trained'))
+
+
 @pytest.fixture
-def trained(tmp_path):
-    config, checkpoint = write_trained(tmp_path)
-    return classifiers.load_classifier('RM', config, checkpoint)
+def trained(written):
+    return classifiers.load_classifier('RM', *written)
 
 
 def test_images_from_files_keep_their_classes_and_colours(tmp_path, trained):
     pixels = np.zeros((32, 32, 3), np.uint8)
     pixels[..., 0] = 200  # red
     Image.fromarray(pixels).save(tmp_path / 'red.png')
-    subject, guess = cam.natural_subjects([f'{tmp_path}/red.png=class1,0', f'{tmp_path}/red.png'], trained)
+    subject, guess = script.natural_subjects([f'{tmp_path}/red.png=class1,0', f'{tmp_path}/red.png'], trained)
     assert subject.classes == [1, 0] and subject.labels == ['class1', 'class0']
-    assert np.array_equal(cam._rgb(subject.image, trained), pixels)
+    assert np.array_equal(script.rgb(subject.image, trained), pixels)
     with torch.no_grad():
-        logits = trained.model(cam.preprocess(guess.image, trained), mode='tensor')[0]
+        logits = trained.model(script.preprocess(guess.image, trained), mode='tensor')[0]
     assert guess.classes[0] == int(logits.argmax()) and len(guess.classes) == 2
     with pytest.raises(UserValueError, match="class 'dog' is none of the data set's: class0, class1"):
-        cam.natural_subjects([f'{tmp_path}/red.png=dog'], trained)
+        script.natural_subjects([f'{tmp_path}/red.png=dog'], trained)
     with pytest.raises(UserFileError, match=r'none\.png does not exist'):
-        cam.natural_subjects([f'{tmp_path}/none.png'], trained)
+        script.natural_subjects([f'{tmp_path}/none.png'], trained)
     (tmp_path / 'text.png').write_text('no image')
     with pytest.raises(UserFileError, match=r'text\.png cannot be read'):
-        cam.natural_subjects([f'{tmp_path}/text.png'], trained)
+        script.natural_subjects([f'{tmp_path}/text.png'], trained)
 
 
 def test_mixed_images_have_a_map_for_every_class_in_them(trained):
-    subjects = cam.mixed_subjects(trained, images=2, iterations=4, seed=3)
+    subjects = script.mixed_subjects(trained, images=2, iterations=4, seed=3)
     for subject in subjects:
         shares = [float(label.rsplit(' ', 1)[1]) for label in subject.labels]
         assert subject.image.dtype == np.uint8 and shares == sorted(shares, reverse=True)
         assert 0.8 < sum(shares) <= 1.01
-    again = cam.mixed_subjects(trained, images=2, iterations=4, seed=3)
+    again = script.mixed_subjects(trained, images=2, iterations=4, seed=3)
     assert all(np.array_equal(a.image, b.image) for a, b in zip(subjects, again))
 
 
 @needs_grad_cam
-def test_the_figure_names_checkpoints_and_data(tmp_path, trained):
+def test_the_script_names_checkpoints_and_data(tmp_path, trained, written, capsys):
     config, checkpoint = write_trained(tmp_path, seed=1)
     other = classifiers.load_classifier('baseline', config, checkpoint)
-    figure = cam.draw([trained, other], cam.mixed_subjects(trained, images=1), data='noise')
+    figure = script.draw([trained, other], script.mixed_subjects(trained, images=1), data='noise')
     foot = figure._supxlabel.get_text()
     assert 'seed0.pth, epoch 7' in foot and 'seed1.pth, epoch 7' in foot and 'data: noise; GradCAM' in foot
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[1].startswith('RM, p = ') and titles[2].startswith('baseline, p = ')
+    script.main([str(tmp_path / 'a.svg'), '--model', 'RM', *map(str, written), '--mixed', '1'])
+    assert capsys.readouterr().out.strip() == str(tmp_path / 'a.svg') and (tmp_path / 'a.svg').stat().st_size > 1000
 
 
 def test_the_overlay_keeps_the_image_and_brightens_where_the_map_is():
@@ -202,24 +208,15 @@ def test_an_empty_map_is_marked_and_the_colours_have_a_scale(trained):
         trained.model.head.fc.weight[0] = trained.model.head.fc.weight[0].abs() + 0.1
         trained.model.head.fc.weight[1] = -trained.model.head.fc.weight[1].abs() - 0.1
     image = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)  # of 3 x 3 cells
-    subject = cam.Subject('noise', image, [0, 1], ['a', 'b'])
-    figure = cam.draw([trained], [subject], data='noise')
+    subject = script.Subject('noise', image, [0, 1], ['a', 'b'])
+    figure = script.draw([trained], [subject], data='noise')
     (_, full), (_, empty) = (figure.axes[:2], figure.axes[2:4])
     assert [text.get_text() for text in empty.texts] == ['empty map'] and not full.texts
     assert 'its own maximum' in figure.axes[-1].get_ylabel()
 
 
-@pytest.mark.parametrize('suffix', ['png', 'svg', 'pdf'])
-@needs_grad_cam
-def test_the_figure_is_written_in_every_format(tmp_path, trained, suffix):
-    figure = cam.draw([trained], cam.mixed_subjects(trained, images=1), data='noise')
-    assert figures.save(figure, tmp_path / f'a.{suffix}').stat().st_size > 1000
-
-
 def test_a_file_goes_through_the_validation_where_there_is_no_test(tmp_path):
     """A red picture reaches the network as the pipeline reads it, in BGR and cut to size; it is shown in RGB."""
-    import cv2
-    import numpy as np
     from mmengine.config import Config
 
     cv2.imwrite(str(tmp_path / 'red.png'), np.full((300, 300, 3), (0, 0, 255), np.uint8))
@@ -231,6 +228,6 @@ def test_a_file_goes_through_the_validation_where_there_is_no_test(tmp_path):
     ]
     cfg = Config(dict(default_scope='mmpretrain', val_dataloader=dict(dataset=dict(pipeline=steps))))
     trained = classifiers.Trained('val only', None, cfg, 'none.pth')
-    image = cam.read_image(tmp_path / 'red.png', trained)
+    image = script.read_image(tmp_path / 'red.png', trained)
     assert image.shape == (224, 224, 3) and image[0, 0].tolist() == [0, 0, 255]
-    assert cam._rgb(image, trained)[0, 0].tolist() == [255, 0, 0]
+    assert script.rgb(image, trained)[0, 0].tolist() == [255, 0, 0]

@@ -37,12 +37,12 @@ def classifier(tmp_path):
 
 def test_a_classifiers_pictures_come_from_its_data_and_are_kept(classifier, monkeypatch):
     run = collect([classifier]).runs[0]
-    found = pictures.of_runs([run], tell=lambda line: None)[str(classifier)]
+    found = pictures.of_runs([run], log=lambda line: None)[str(classifier)]
     assert found['notes'] == [] and len(found['fed']) == pictures.FED
     first, second = found['fed'][:2]
     assert 'λ = 0.00' in first['caption'] and 'λ' in second['caption'] and 'class' in first['caption']
     assert pixels(first['image']).shape == (128, 128, 3)
-    assert len({row['key'] for row in found['maps']}) == len(found['maps']) >= pictures.IMAGES
+    assert len(found['maps']) >= pictures.IMAGES
     wrong = sum(each['count'] for each in found['confusions'])
     assert 0 < wrong <= 12 and all(each['images'] for each in found['confusions'])
     monkeypatch.setattr(pictures, '_draw', lambda *_: pytest.fail('drawn again'))
@@ -65,7 +65,7 @@ def test_another_checkpoint_is_drawn_anew(classifier, monkeypatch):
 def test_a_folder_that_may_not_be_written_to_keeps_them_beside_the_report(classifier, tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, '_draw', lambda *_: (dict(notes=[]), True))
     monkeypatch.setattr(pictures.os, 'access', lambda path, mode: path != classifier)
-    pictures.of_run(collect([classifier]).runs[0], beside=tmp_path)
+    pictures.of_run(collect([classifier]).runs[0], cache=tmp_path)
     assert not (classifier / pictures.FILE).exists() and len(list((tmp_path / 'report_pictures').iterdir())) == 1
 
 
@@ -97,7 +97,7 @@ def test_detectors_and_segmentors_stand_beside_the_truth(tmp_path, monkeypatch, 
     run = collect([folder]).runs[0]
     found = pictures.of_run(run)
     assert run.task.startswith(kind) and found['notes'] == [] and len(found['predictions']) == 4
-    first = found['predictions'][0]
+    first = found['predictions']['scene 0']
     truth, guess = pixels(first['truth']['image']), pixels(first['image'])
     assert truth.shape == guess.shape and np.abs(truth.astype(int) - guess).max() > 60, 'the truth is drawn, too'
     assert json.loads((folder / pictures.FILE).read_text())['pictures'] == found

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not in_checkout(), reason='needs the source tree
 REQUIREMENTS = shipped() / 'requirements'
 LOCKS = sorted(path.name for path in REQUIREMENTS.glob('lock-*.txt'))
 STACKS = ('openmmlab', 'onedl')
-INPUTS = ('runtime', 'torch', 'tests', 'analysis', 'build')  # of tools/lock.sh, beside the stack's
+INPUTS = ('runtime', 'torch', 'commands', 'tests', 'analysis', 'build')  # of tools/lock.sh, beside the stack's
 PYTHONS = ('3.10', '3.11', '3.12', '3.13', '3.14')
 
 
@@ -131,7 +131,10 @@ def test_setup_stops_at_a_file_with_another_hash(tmp_path):
     assert not (tmp_path / 'venv/mmrm-ready').exists()
 
 
-@pytest.mark.parametrize('wrong', [None, 'nvidia-cublas', 'small'])
+# An environment and pip take seconds each; another hash is tested above.
+@pytest.mark.parametrize(
+    'wrong', [None, *(pytest.param(name, marks=pytest.mark.slow) for name in ('nvidia-cublas', 'small'))]
+)
 def test_the_cuda_libraries_and_the_rest_are_installed_side_by_side_or_setup_stops(wrong, tmp_path):
     root = checkout_with_lock(tmp_path, hashed='0' * 64)
     (root / 'requirements/lock-build.txt').write_text('')

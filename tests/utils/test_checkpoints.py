@@ -5,8 +5,6 @@ import io
 import os
 import pickle
 import shlex
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -68,12 +66,6 @@ def test_a_damaged_safetensors_file_is_named(change, message, tmp_path):
     (tmp_path / 'bad.safetensors').write_bytes(change((tmp_path / 'weights.safetensors').read_bytes()))
     with pytest.raises(UserFileError, match=rf'bad.safetensors {message}'):
         read_checkpoint(tmp_path / 'bad.safetensors')
-
-
-def test_home_is_expanded(tmp_path, monkeypatch):
-    monkeypatch.setenv('HOME', str(tmp_path))
-    torch.save(weights(), tmp_path / 'weights.pth')
-    assert len(read_checkpoint('~/weights.pth')) == 2
 
 
 def test_what_is_not_a_file_is_named(tmp_path):
@@ -201,7 +193,8 @@ def test_the_command_in_the_message_converts_a_trusted_file(whole_model, tmp_pat
     assert command == convert_command(path)
     python, *arguments = shlex.split(command)
     assert python == 'python'
-    subprocess.run([sys.executable, *arguments], check=True)
+    assert arguments[0] == '-c'
+    exec(arguments[1], {})
     assert path.read_bytes() == before
     converted = read_checkpoint(tmp_path / "it's a model_weights.pth")['state_dict']
     assert same(converted, dict(content.state_dict()) if whole_model else content['state_dict'])
@@ -270,10 +263,7 @@ def test_the_newest_good_checkpoint_of_the_folder_is_offered(tmp_path):
     damage(tmp_path / 'best_accuracy_top1_epoch_9.pth')
     with pytest.raises(UserFileError, match=r'best_accuracy_top1_epoch_9.pth is damaged.*Copy it again.$'):
         read_checkpoint(tmp_path / 'best_accuracy_top1_epoch_9.pth')
-
-
-def test_a_file_of_another_kind_has_no_neighbours(tmp_path):
-    save_run(tmp_path, 'epoch_1.pth', 'weights.pth')
+    save_run(tmp_path, 'epoch_12.pth', 'weights.pth')  # not a checkpoint of a run by its name: no neighbours
     with pytest.raises(UserFileError, match=r'Copy it again.$'):
         read_checkpoint(damage(tmp_path / 'weights.pth'))
 

@@ -18,10 +18,10 @@ from mmengine.config import Config
 from mmrm.cli.options import Parser, natural, positive
 from mmrm.core import Box, mix_labels, resize_fill, sample_box, sample_lambda
 from mmrm.report.tables import show_path
-from mmrm.utils import figures, panels
+from mmrm.utils import figures
 from mmrm.utils.config import pipeline_of
 from mmrm.utils.errors import UserValueError, cli
-from mmrm.utils.panels import Panel, draw_panel
+from mmrm.utils.figures import Panel, draw_panel
 from mmrm.weights import classifiers
 
 WAYS = ('cut', 'resize')
@@ -119,7 +119,7 @@ def draw(
     order = figures.channel_order(preprocessor, pipeline_of(cfg, 'train'))
     with classifiers.seeded(seed):
         data = preprocessor(next(classifiers.read_batches(dataset, iterations, seed)), training=True)
-    names = panels.class_names(dataset)
+    names = figures.class_names(dataset)
     labels = [int(sample.gt_label) for sample in data['data_samples']]
     called = [figures.short_name(names[label], 10) if names else f'class {label}' for label in labels]
     # The same class twice would hide what happens to each image.

@@ -15,12 +15,12 @@ from torch import nn
 
 from mmrm.cli.options import Parser, natural, positive
 from mmrm.core import Box
-from mmrm.regularisers import drop_block
+from mmrm.models.regularisers.dropblock import drop_block
 from mmrm.report.tables import show_path
-from mmrm.utils import figures, panels
+from mmrm.utils import figures
 from mmrm.utils.config import number_of_classes, pipeline_of
 from mmrm.utils.errors import UserValueError, cli
-from mmrm.utils.panels import Panel, draw
+from mmrm.utils.figures import Panel, draw_rows
 from mmrm.weights import classifiers
 
 # The CutMix authors' settings for CIFAR, but for the probability: every iteration is shown mixed.
@@ -122,7 +122,7 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0, oth
         stream = classifiers.read_batches(dataset, batch, seed)
         for step in range(iterations):
             data = preprocessor(next(stream), training=True)
-            inputs, scores = data['inputs'], panels.soft_labels(data['data_samples'], number)
+            inputs, scores = data['inputs'], figures.soft_labels(data['data_samples'], number)
             keep('Input', inputs, scores, torch.zeros(batch))
             if others:
                 block = max(inputs.shape[-1] // 8, 1)
@@ -143,7 +143,7 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0, oth
         DropBlock=f'keep {KEEP:g}, at the input',
     )
     settings['RM'] = f'alpha {augment.alpha:g}, {augment.interpolation}' + ('' if own else ' (default)')
-    return Gallery(methods, panels.class_names(dataset), settings)
+    return Gallery(methods, figures.class_names(dataset), settings)
 
 
 # -------------------------------------------------------------------------------------------------------------- drawing
@@ -161,7 +161,7 @@ def draw_gallery(gallery: Gallery, samples: int = 1, foot: Sequence[str] = ()):
             ]
             rows.append((f'{name}\n{settings}' if settings else name, panels))
     steps = len(gallery.methods['Input'])
-    return draw(rows, [f't = {step + 1}' for step in range(steps)], foot)
+    return draw_rows(rows, [f't = {step + 1}' for step in range(steps)], foot)
 
 
 def panel_of(mixed: Mixed, sample: int, classes: Optional[Sequence[str]], with_share: bool = True) -> Panel:

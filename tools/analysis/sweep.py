@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mmrm.cli.options import KeyValues, Parser, natural, positive
-from mmrm.report.ablations import AUGMENTS, SETTINGS, SWEEPS
-from mmrm.report.page import beside
+from mmrm.report.page import try_report
+from mmrm.report.published import SETTINGS, SWEEPS
 from mmrm.utils.config import preprocessor_is_beside, preprocessor_of, type_name
 from mmrm.utils.errors import UserError, UserValueError, cli
 from mmrm.utils.paths import PACKAGE, find_config, home
@@ -133,7 +133,7 @@ def _rm_config(config: Path, options: dict) -> Config:
     cfg = jobs.merged_config(config, options)
     augments = (preprocessor_of(cfg).get('batch_augments') or {}).get('augments')
     if not isinstance(augments, dict) or type_name(augments) != 'RecursiveMix':
-        raise UserValueError(f'config {config} is not one of RecursiveMix: {AUGMENTS}.type is not RecursiveMix')
+        raise UserValueError(f'config {config} is not one of RecursiveMix: its batch augment is another')
     return cfg
 
 
@@ -292,7 +292,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     console.print(f'{len(runs)} runs, {len(runs) - len(waiting)} of them finished already', highlight=False)
     done = jobs.run_with_progress(waiting, args.jobs or 1, cpu, console)
     show(console, runs)
-    beside(runs[0].work_dir.parents[2], lambda line: console.print(line, markup=False, highlight=False))
+    try_report(runs[0].work_dir.parents[2], lambda line: console.print(line, markup=False, highlight=False))
     if not done:
         sys.exit(1)
 

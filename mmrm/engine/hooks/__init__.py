@@ -5,6 +5,8 @@ from .channels_last import ChannelsLastHook
 from .check_classes import CheckClassesHook, check_num_classes
 from .crash_safe_checkpoint import CrashSafeCheckpointHook
 from .dropblock import DropBlockHook
+from .heartbeat import HeartbeatHook
+from .log_consistency import LogConsistencyHook
 from .mixed_batches import MixedBatchesHook
 from .non_finite import NonFiniteLossHook, TrainingDivergedError
 from .random_state import RandomStateHook, rm_worker_init
@@ -16,6 +18,8 @@ __all__ = [
     'CheckClassesHook',
     'CrashSafeCheckpointHook',
     'DropBlockHook',
+    'HeartbeatHook',
+    'LogConsistencyHook',
     'MixedBatchesHook',
     'NonFiniteLossHook',
     'RandomStateHook',

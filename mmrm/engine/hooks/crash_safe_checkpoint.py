@@ -1,6 +1,5 @@
 """Checkpoints that survive a kill, and a folder that is in order after one."""
 
-import contextlib
 import signal
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from ...utils.checkpoints import read_checkpoint
 from ...utils.errors import UserError, UserTypeError, UserValueError, one_line
 from ...utils.files import write_text
 from ...utils.saved import find_saved
-from .. import signals
+from .. import stopping
 from ..loops import ResumableLoop, ValidationCutOff, accumulating
 from .non_finite import REMEDIES, TrainingDivergedError, agree, last_good_checkpoint, non_finite_tensors
 
@@ -39,7 +38,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
     - With ``by_epoch=False`` in a loop of epochs, a checkpoint at the end of an epoch is written when the epoch counts
       as done, so that it can be resumed from.
     - In the loops of :mod:`mmrm.engine.loops` a checkpoint can be resumed from exactly, also in mid-epoch.
-    - A run that a signal asks to end (:mod:`mmrm.engine.signals`) ends after a step, the same in all processes, with a
+    - A run that a signal asks to end (:mod:`mmrm.engine.stopping`) ends after a step, the same in all processes, with a
       checkpoint of that step, ``iter_<N>.pth``. A validation is cut off; the resumed run begins with it. One process
       looks for a signal after every step. Several tell each other every ``LOOK_EVERY`` (10) iterations or batches of a
       validation, and at the end of an epoch, in one exchange of two numbers.
@@ -124,7 +123,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
         saved = self._saved_at == runner.iter + 1
         # Between two updates of an accumulated gradient it would have to hold that, too.
         if (self._due or self._stop) and not saved and not accumulating(runner.optim_wrapper):
-            self.save_midway(runner)
+            self._save_midway(runner, runner.iter + 1, runner.epoch)
             saved = True
         if self._stop and saved:
             self._end(runner, runner.iter + 1)
@@ -142,27 +141,25 @@ class CrashSafeCheckpointHook(CheckpointHook):
         due = self._due
         if now and self.every_minutes is not None and is_main_process():
             due = due or time.monotonic() - self._written >= 60 * self.every_minutes
-        self._due, self._stop = agree(due, signals.received())
+        self._due, self._stop = agree(due, stopping.asked())
 
     def _end(self, runner, step: int) -> None:
         """End the run, in all processes."""
         message = f'stopped by {signal.Signals(self._stop).name} after iteration {step}'
         if step == 0:
-            message = f'{message}, nothing is lost. {signals.RESUME}'
+            message = f'{message}, nothing is lost. Go on with the same command and --resume.'
         elif self._saved_at == step:
             saved = self.last_ckpt or runner._load_from or 'the checkpoint it went on from'
-            message = f'{message}, and {saved} holds everything. {signals.RESUME}'
+            message = f'{message}, and {saved} holds everything. Go on with the same command and --resume.'
         else:
             message = f'{message}; no checkpoint of it could be written. {last_good_checkpoint(runner)}'
         runner.logger.info(message)
-        raise signals.Stopped(message, together=True)
+        raise stopping.Stopped(message, together=True)
 
     def _act_between(self, runner, epochs: int) -> None:
         """Save and end the run if all know that it is time to, after iteration ``runner.iter`` and before the next."""
         if (self._due or self._stop) and self._saved_at != runner.iter:
-            with self._as_midway():
-                runner.logger.info(f'Saving checkpoint at {runner.iter} iterations')
-                self._save_checkpoint_with_step(runner, runner.iter, dict(epoch=epochs, iter=runner.iter))
+            self._save_midway(runner, runner.iter, epochs)
         if self._stop:
             self._end(runner, runner.iter)
 
@@ -176,19 +173,14 @@ class CrashSafeCheckpointHook(CheckpointHook):
             if self._stop:
                 raise ValidationCutOff(lambda: self._act_between(runner, runner.epoch))
 
-    def save_midway(self, runner) -> None:
-        """Write ``iter_<N>.pth`` after an iteration, in place of the last one of its kind. Call it in all processes."""
-        runner.logger.info(f'Saving checkpoint at {runner.iter + 1} iterations')
-        with self._as_midway():
-            self._save_checkpoint(runner)
-
-    @contextlib.contextmanager
-    def _as_midway(self):
+    def _save_midway(self, runner, step: int, epochs: int) -> None:
+        """Write ``iter_<step>.pth`` in place of the last one of its kind. Call it in all processes."""
+        runner.logger.info(f'Saving checkpoint at {step} iterations')
         own = self.by_epoch, self.filename_tmpl, self.max_keep_ckpts
         self.by_epoch, self.filename_tmpl, self.max_keep_ckpts = False, 'iter_{}.pth', -1
         self._by_clock = True
         try:
-            yield
+            self._save_checkpoint_with_step(runner, step, dict(epoch=epochs, iter=step))
         finally:
             self.by_epoch, self.filename_tmpl, self.max_keep_ckpts = own
             self._by_clock = False

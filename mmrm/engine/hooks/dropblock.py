@@ -5,8 +5,7 @@ from typing import Sequence
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from ...models.regularisers.dropblock import DropBlock, attach, detach
-from ...regularisers import keep_rate
+from ...models.regularisers.dropblock import DropBlock, attach, detach, keep_rate
 from ...utils.errors import UserValueError
 from .bind_augments import unwrapped
 
@@ -17,7 +16,7 @@ SCHEDULES = ('linear', 'constant')
 class DropBlockHook(Hook):
     """Puts DropBlock behind modules of the backbone and lowers the keep rate over training.
 
-    The rate depends on the iteration's number alone, so that a resumed run goes on as it would have.
+    The rate depends on the iteration's number alone, so that a resumed run continues as it would have.
 
     Args:
         block_size (int): Side of a block in cells of the map, even or odd.
@@ -39,8 +38,7 @@ class DropBlockHook(Hook):
         """Put DropBlock into a model, once, at the keep rate of training's end."""
         model = unwrapped(model)
         detach(model)
-        names = attach(model, self.dropblock, self.modules)
-        self._names = names
+        self._names = attach(model, self.dropblock, self.modules)
 
     def before_train(self, runner) -> None:
         self.attach(runner.model)

@@ -11,7 +11,6 @@ from ...models.data_preprocessor import MIX_FIELD
 from ...utils import figures
 from ...utils.config import number_of_classes, pipeline_of
 from ...utils.errors import UserTypeError, UserValueError
-from ...utils.panels import Panel, class_names, draw, soft_labels
 
 
 @HOOKS.register_module()
@@ -84,17 +83,17 @@ class MixedBatchesHook(Hook):
         preprocessor, dataset = model.data_preprocessor, runner.train_dataloader.dataset
         pipeline = pipeline_of(runner.cfg, 'train') if 'train_dataloader' in runner.cfg else []
         order = figures.channel_order(preprocessor, pipeline)
-        names = class_names(dataset)
+        names = figures.class_names(dataset)
         number = len(names) if names else number_of_classes(runner.cfg)
         kept, self._kept = self._kept, []
         rows = [(f'sample {index + 1}', []) for index in range(min(len(inputs) for _, inputs, _, _ in kept))]
         for _, inputs, samples, mix in kept:
             images = figures.to_images(inputs, preprocessor, order)
-            scores = soft_labels(samples, number).numpy()
+            scores = figures.soft_labels(samples, number).numpy()
             for index, (_, panels) in enumerate(rows):
                 mixed = mix is not None and mix.lam > 0 and index < mix.count
                 share = [] if mix is None else [figures.lambda_text(mix.lam if mixed else 0.0)]
                 lines = [*share, *figures.label_text(scores[index], names)]
-                panels.append(Panel(images[index], lines, mix.box if mixed else None))
-        figure = draw(rows, [f'iteration {iteration}' for iteration, *_ in kept])
+                panels.append(figures.Panel(images[index], lines, mix.box if mixed else None))
+        figure = figures.draw_rows(rows, [f'iteration {iteration}' for iteration, *_ in kept])
         runner.visualizer.add_image('mixed_batches', figures.to_array(figure), step=kept[0][0])

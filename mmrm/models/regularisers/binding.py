@@ -1,12 +1,13 @@
 """How a batch augment gets at the model: it is bound to it before training.
 
-mmpretrain gives a batch augment images and labels, never the model. Those that need it (what mixes at a layer, what
-asks for a saliency) derive from :class:`BoundAugment`; :class:`mmrm.engine.hooks.BindAugmentsHook` binds them under
+mmpretrain gives a batch augment images and labels, never the model. Those that need it (to mix at a layer, or for a
+saliency) derive from :class:`BoundAugment`; :class:`mmrm.engine.hooks.BindAugmentsHook` binds them under
 mmengine's Runner, :func:`bind_augments` in a loop of your own.
 """
 
-from typing import List, Optional
+from typing import Any, List, Optional
 
+import numpy as np
 from torch import nn
 
 from ...utils.errors import UserError
@@ -15,6 +16,7 @@ from ...utils.errors import UserError
 class BoundAugment:
     """A batch augment that needs the model."""
 
+    rng: Any = None  # where numbers come from; None: NumPy's global generator
     _model: Optional[nn.Module] = None
 
     def bind(self, model: nn.Module) -> None:
@@ -31,11 +33,15 @@ class BoundAugment:
         """The model; raises if there is none yet."""
         if self._model is None:
             raise UserError(
-                f'{type(self).__name__} needs the model, and nobody gave it. Add dict(type="BindAugmentsHook") to '
+                f'{type(self).__name__} needs the model. Add dict(type="BindAugmentsHook") to '
                 'custom_hooks (configs/_base_/default_runtime.py has it), or call mmrm.bind_augments(model) before a '
                 'training loop of your own.'
             )
         return self._model
+
+    @property
+    def _generator(self) -> Any:
+        return np.random if self.rng is None else self.rng
 
 
 def bound_augments(model: nn.Module) -> List[BoundAugment]:

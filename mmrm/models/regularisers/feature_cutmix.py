@@ -1,20 +1,54 @@
-"""Feature CutMix as a batch augment."""
+"""Feature CutMix: CutMix of the feature map at a layer that is drawn for every batch.
 
-from typing import Optional, Sequence
+The variant of `CutMix <https://arxiv.org/abs/1905.04899>`_ that its paper compares with. There is no public code; box
+and share are drawn on the map's own grid.
+"""
 
-import numpy as np
+from typing import Any, Sequence, Tuple
+
 import torch
-from mmpretrain.registry import BATCH_AUGMENTS
 
-from ...regularisers import box_mask, draw_box, feature_cutmix
-from .layer_mix import LayerMix, check_positive
+from ...core import Box, sample_box
+from .checks import check_positive
+from .layer_mix import LayerMix
 
 
-@BATCH_AUGMENTS.register_module()
+def draw_box(lam: float, height: int, width: int, rng: Any) -> Tuple[Box, float]:
+    r"""Draw the box that the partner fills, sides :math:`\sqrt{1 - \lambda}` of the map's, clipped to the map.
+
+    Args:
+        lam: The share that a sample keeps, as drawn.
+        height: Of the map, in cells.
+        width: Of the map, in cells.
+        rng: Has ``randint``.
+
+    Returns:
+        The box, and the share that a sample really keeps: one minus the clipped box's share of the map.
+    """
+    box = sample_box(1 - lam, height, width, rng)
+    return box, 1 - box.area / (height * width)
+
+
+def box_mask(box: Box, height: int, width: int) -> torch.Tensor:
+    """The box as a bool map, shape ``(height, width)``."""
+    mask = torch.zeros(height, width, dtype=torch.bool)
+    mask[box.y1 : box.y2, box.x1 : box.x2] = True
+    return mask
+
+
+def feature_cutmix(features: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Fill the masked cells with the partner's.
+
+    Args:
+        features: Shape ``(N, C, H, W)``.
+        index: Partner of each sample, shape ``(N, )``.
+        mask: From :func:`box_mask`, shape ``(H, W)``. A mask, not a box, so that a compiled graph serves every box.
+    """
+    return torch.where(mask, features[index], features)
+
+
 class FeatureCutMix(LayerMix):
-    r"""Feature CutMix: `CutMix <https://arxiv.org/abs/1905.04899>`_ at a layer drawn evenly for each batch.
-
-    Box and :math:`\lambda` are those of the layer's own grid. At the layer ``'input'`` it is CutMix.
+    r"""Feature CutMix at a layer drawn evenly for each batch. At the layer ``'input'`` it is CutMix.
 
     Args:
         alpha (float): :math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)`, above 0. Defaults to 1.0.
@@ -27,12 +61,13 @@ class FeatureCutMix(LayerMix):
     """
 
     needs_map = True
+    mix_features = staticmethod(feature_cutmix)
 
     def __init__(
         self,
         alpha: float = 1.0,
         layers: Sequence[str] = ('input', 'maxpool', 'layer1', 'layer2', 'layer3'),
-        rng: Optional[np.random.RandomState] = None,
+        rng: Any = None,
     ):
         super().__init__(layers, rng)
         self.alpha = check_positive(self._name, 'alpha', alpha)
@@ -43,5 +78,3 @@ class FeatureCutMix(LayerMix):
         height, width = size[-2:]
         box, lam = draw_box(lam, height, width, self._generator)
         return dict(index=index, mask=box_mask(box, height, width)), index, lam
-
-    mix_features = staticmethod(feature_cutmix)

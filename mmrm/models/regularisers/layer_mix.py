@@ -1,20 +1,18 @@
-"""One mechanism for everything that mixes at a layer: any backbone, by the names of its modules, without a fork of it.
+"""Mixing at a layer of any backbone, by the names of its modules.
 
 The batch augment draws partners, share and layer, mixes the labels and keeps the draws. A forward hook on the layer
-mixes what the layer puts out by these draws, until the next batch arrives. A second forward pass of the same batch
-(activation checkpointing, an optimizer that looks ahead) is mixed alike.
+mixes its output by these draws, until the next batch arrives. A second forward pass of the same batch (activation
+checkpointing, an optimizer that looks ahead) is mixed alike.
 """
 
-import functools
-import math
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-import numpy as np
 import torch
 from torch import nn
 
-from ...regularisers import mix_labels
+from ...core import mix_labels
 from ...utils.errors import UserError, UserTypeError, UserValueError
+from ...wrapper import evaluation_mode
 from .binding import BoundAugment
 
 INPUT = 'input'  # the images themselves; every other layer is a module of the backbone
@@ -29,20 +27,18 @@ class Drawn(NamedTuple):
 
 
 class LayerMix(BoundAugment):
-    """Base of the batch augments that mix at a layer.
-
-    A subclass gives :meth:`draw` and ``mix_features``.
+    """Base of the batch augments that mix at a layer. A subclass gives :meth:`draw` and ``mix_features``.
 
     Args:
         layers: One of them is drawn for each batch: ``'input'``, or a module of the backbone (of the whole model, if it
             has no backbone), whose output is mixed.
-        rng: Where numbers come from. Defaults to None, NumPy's global generator, which mmengine seeds. Permutations
-            come from torch's, as those of mmpretrain's Mixup and CutMix.
+        rng: Source of numbers. Defaults to None, NumPy's global generator, which mmengine seeds. Permutations come from
+            torch's, as those of mmpretrain's Mixup and CutMix.
     """
 
     needs_map = False  # whether the layer must put out (N, C, H, W)
 
-    def __init__(self, layers: Sequence[str], rng: Optional[np.random.RandomState] = None):
+    def __init__(self, layers: Sequence[str], rng: Any = None):
         layers = (layers,) if isinstance(layers, str) else layers
         if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, str) and layer for layer in layers):
             raise UserTypeError(
@@ -73,22 +69,19 @@ class LayerMix(BoundAugment):
 
     @staticmethod
     def mix_features(features: torch.Tensor, **arguments) -> torch.Tensor:
-        """Mix what a layer puts out, shape ``(N, ...)``, by what was drawn."""
+        """Mix the output of a layer, shape ``(N, ...)``, by what was drawn."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------------- binding
     def bind(self, model: nn.Module) -> None:
         """Hook the layers of ``model``; raises if there is one that it does not have."""
+        self.unbind()
+        modules = {layer: self._find(backbone_of(model), layer) for layer in self.layers if layer != INPUT}
         super().bind(model)
-        try:
-            modules = {layer: self._find(layer) for layer in self.layers if layer != INPUT}
-        except UserError:
-            self.unbind()
-            raise
         for layer, module in modules.items():
             self._handles.append(module.register_forward_hook(_MixAt(self, layer)))
         if isinstance(getattr(model, 'data_preprocessor', None), nn.Module):
-            self._handles.append(model.data_preprocessor.register_forward_pre_hook(_NewBatch(self)))
+            self._handles.append(model.data_preprocessor.register_forward_pre_hook(self.clear))
 
     def unbind(self) -> None:
         """Remove the hooks."""
@@ -97,29 +90,23 @@ class LayerMix(BoundAugment):
             handle.remove()
         self._handles, self._sizes, self._drawn = [], {}, None
 
-    def clear(self) -> None:
-        """Forget what was drawn: the next batch is not mixed. A data preprocessor does it before every batch."""
+    def clear(self, *_) -> None:
+        """Forget what was drawn: the next batch is not mixed. The data preprocessor calls it before every batch."""
         self._drawn = None
 
-    @property
-    def _root(self) -> nn.Module:
-        backbone = getattr(self.model, 'backbone', None)
-        return backbone if isinstance(backbone, nn.Module) else self.model
-
-    def _find(self, layer: str) -> nn.Module:
-        root = self._root
+    def _find(self, backbone: nn.Module, layer: str) -> nn.Module:
         try:
-            module = root.get_submodule(layer)
+            module = backbone.get_submodule(layer)
         except AttributeError:
             raise UserValueError(
-                f'{self._name}: layer {layer!r} does not exist in {type(root).__name__}. There are '
-                f'{INPUT}, {", ".join(stages(root))}, and the modules inside them.'
+                f'{self._name}: layer {layer!r} does not exist in {type(backbone).__name__}. There are '
+                f'{INPUT}, {", ".join(stages(backbone))}, and the modules inside them.'
             ) from None
         if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             inside = ', '.join(f'{layer}.{name}' for name, _ in module.named_children())
             raise UserValueError(
-                f'{self._name}: layer {layer!r} of {type(root).__name__} is a list of modules, which '
-                f'puts nothing out. Name one of {inside}.'
+                f'{self._name}: layer {layer!r} of {type(backbone).__name__} is a list of modules, which '
+                f'has no output. Name one of {inside}.'
             )
         return module
 
@@ -138,8 +125,7 @@ class LayerMix(BoundAugment):
         return self._mix_batch(batch_input, batch_score)
 
     def _mix_batch(self, inputs: torch.Tensor, scores: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
-        generator = self._generator
-        layer = self.layers[generator.randint(len(self.layers)) if len(self.layers) > 1 else 0]
+        layer = self.layers[self._generator.randint(len(self.layers)) if len(self.layers) > 1 else 0]
         return self._mix_at(layer, inputs, scores)
 
     def _mix_at(self, layer: str, inputs: torch.Tensor, scores: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
@@ -156,12 +142,12 @@ class LayerMix(BoundAugment):
             inputs = self.mix_features(inputs, **arguments)
         else:
             self._drawn = Drawn(layer, len(inputs), arguments)
-        return inputs, mix_labels(scores, index.to(scores.device), lam)
+        return inputs, mix_labels(scores, scores[index.to(scores.device)], 1 - lam)
 
     def mix_output(self, layer: str, output: Any) -> Any:
-        """What a layer puts out, mixed if this batch is to be mixed there: a tensor, or a tuple with tensors in it."""
+        """The output of a layer, a tensor or a tuple with tensors, mixed if this batch is to be mixed there."""
         drawn = self._drawn
-        if drawn is None or drawn.layer != layer or not self._root.training:
+        if drawn is None or drawn.layer != layer or not backbone_of(self.model).training:
             return output
         if isinstance(output, torch.Tensor):
             return self._mix_tensor(output, drawn)
@@ -184,7 +170,7 @@ class LayerMix(BoundAugment):
 
     # --------------------------------------------------------------------------------------------------------- sizes
     def _size_at(self, layer: str, inputs: torch.Tensor) -> Sequence[int]:
-        """Shape, without the batch, of what ``layer`` puts out for ``inputs``."""
+        """Shape, without the batch, of the output of ``layer`` for ``inputs``."""
         size = tuple(inputs.shape[1:])
         if layer == INPUT:
             return size
@@ -194,36 +180,39 @@ class LayerMix(BoundAugment):
 
     @torch.no_grad()
     def _measure(self, inputs: torch.Tensor) -> Dict[str, tuple]:
-        """Pass one image in evaluation mode, which changes nothing in the network, and look at every layer."""
-        root = self._root
-        found: Dict[str, List[tuple]] = {layer: [] for layer in self.layers if layer != INPUT}
-        handles = [self._find(layer).register_forward_hook(functools.partial(_note, found[layer])) for layer in found]
-        modes = [(module, module.training) for module in root.modules()]
+        """Pass one image in evaluation mode, which changes nothing in the network, and note every layer's shapes."""
+        backbone = backbone_of(self.model)
+        passes: Dict[str, List[list]] = {layer: [] for layer in self.layers if layer != INPUT}
+
+        def note(layer: str, output: Any) -> None:
+            tensors = output if isinstance(output, (list, tuple)) else (output,)
+            passes[layer].append([tuple(each.shape) for each in tensors if isinstance(each, torch.Tensor)])
+
+        handles = [
+            backbone.get_submodule(layer).register_forward_hook(lambda _, __, out, layer=layer: note(layer, out))
+            for layer in passes
+        ]
         try:
-            for module, _ in modes:
-                module.training = False
-            root(inputs[:1])
+            with evaluation_mode(backbone):
+                backbone(inputs[:1])
         finally:
             torch.clear_autocast_cache()  # else an older torch trains with weights that were cast without a graph
-            for module, training in modes:
-                module.training = training
             for handle in handles:
                 handle.remove()
-        return {layer: self._check_shapes(layer, shapes) for layer, shapes in found.items()}
+        return {layer: self._check_shapes(layer, shapes) for layer, shapes in passes.items()}
 
-    def _check_shapes(self, layer: str, passes: List[tuple]) -> tuple:
+    def _check_shapes(self, layer: str, passes: List[list]) -> tuple:
         if len(passes) != 1:
+            backbone = backbone_of(self.model)
             raise UserValueError(
-                f'{self._name}: layer {layer!r} is run {len(passes)} times in a forward pass of '
-                f'{type(self._root).__name__}; one that is run once is needed, e.g. one of '
-                f'{", ".join(stages(self._root))}.'
+                f'{self._name}: layer {layer!r} runs {len(passes)} times in a forward pass of '
+                f'{type(backbone).__name__}; one that runs once is needed, e.g. one of {", ".join(stages(backbone))}.'
             )
         for shape in passes[0]:
             if len(shape) < 2 or shape[0] != 1 or (self.needs_map and len(shape) != 4):
                 wanted = '(N, C, H, W)' if self.needs_map else '(N, ...)'
                 raise UserValueError(
-                    f'{self._name}: layer {layer!r} puts out the shape {tuple(shape)} for one image; '
-                    f'{wanted} is needed.'
+                    f'{self._name}: layer {layer!r} puts out the shape {shape} for one image; {wanted} is needed.'
                 )
         return passes[0][0][1:]
 
@@ -232,18 +221,20 @@ class LayerMix(BoundAugment):
     def _name(self) -> str:
         return type(self).__name__
 
-    @property
-    def _generator(self):
-        return np.random if self.rng is None else self.rng
-
     def __repr__(self) -> str:
         return f'{self._name}(layers={list(self.layers)})'
 
 
-def stages(root: nn.Module) -> List[str]:
+def backbone_of(model: nn.Module) -> nn.Module:
+    """The backbone of a classifier, or the network itself."""
+    backbone = getattr(model, 'backbone', None)
+    return backbone if isinstance(backbone, nn.Module) else model
+
+
+def stages(network: nn.Module) -> List[str]:
     """The names of a network's stages: its children, lists of modules opened."""
     names = []
-    for name, module in root.named_children():
+    for name, module in network.named_children():
         if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             names += [f'{name}.{inner}' for inner in stages(module)]
         else:
@@ -259,32 +250,3 @@ class _MixAt:
 
     def __call__(self, module, arguments, output):
         return self.augment.mix_output(self.layer, output)
-
-
-class _NewBatch:
-    """The forward pre-hook of the data preprocessor: what was drawn for the last batch is over."""
-
-    def __init__(self, augment: LayerMix):
-        self.augment = augment
-
-    def __call__(self, module, arguments):
-        self.augment.clear()
-
-
-def _note(shapes: list, module, arguments, output) -> None:
-    tensors = output if isinstance(output, (list, tuple)) else (output,)
-    shapes.append(tuple(tuple(each.shape) for each in tensors if isinstance(each, torch.Tensor)))
-
-
-def check_positive(owner: str, name: str, value: float) -> float:
-    """``value`` if it is a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise UserValueError(f'{owner}: {name}={value!r} must be a number above 0.')
-    return float(value)
-
-
-def check_share(owner: str, name: str, value: float) -> float:
-    """``value`` if it is a number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise UserValueError(f'{owner}: {name}={value!r} must be a number from 0 to 1.')
-    return float(value)

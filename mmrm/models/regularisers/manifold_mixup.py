@@ -1,21 +1,31 @@
-"""Manifold Mixup as a batch augment."""
+"""Manifold Mixup: Mixup of the features at a layer that is drawn for every batch.
 
-from typing import Optional, Sequence
+`Manifold Mixup: Better Representations by Interpolating Hidden States <https://arxiv.org/abs/1806.05236>`_
+"""
 
-import numpy as np
+from typing import Any, Sequence, Union
+
 import torch
-from mmpretrain.registry import BATCH_AUGMENTS
 
-from ...regularisers import manifold_mixup
-from .layer_mix import LayerMix, check_positive
+from .checks import check_positive
+from .layer_mix import LayerMix
 
 
-@BATCH_AUGMENTS.register_module()
+def manifold_mixup(features: torch.Tensor, index: torch.Tensor, lam: Union[float, torch.Tensor]) -> torch.Tensor:
+    r"""Return :math:`\lambda h_i + (1 - \lambda) h_{\mathrm{index}(i)}`.
+
+    Args:
+        features: Output of the layer, shape ``(N, ...)``.
+        index: Partner of each sample, shape ``(N, )``.
+        lam: The share that a sample keeps of its own, a number or a tensor without dimensions.
+    """
+    return lam * features + (1 - lam) * features[index]
+
+
 class ManifoldMixup(LayerMix):
-    r"""`Manifold Mixup <https://arxiv.org/abs/1806.05236>`_: Mixup at a layer drawn evenly for each batch.
+    r"""Manifold Mixup at a layer drawn evenly for each batch. At the layer ``'input'`` it is Mixup.
 
-    One permutation and one :math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)` serve the features and the labels. At the
-    layer ``'input'`` it is Mixup.
+    One permutation and one :math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)` serve the features and the labels.
 
     Args:
         alpha (float): Above 0. Defaults to 1.0.
@@ -27,19 +37,14 @@ class ManifoldMixup(LayerMix):
         >>> data_preprocessor = dict(batch_augments=dict(augments=dict(type='ManifoldMixup', alpha=1.0)))
     """
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        layers: Sequence[str] = ('input', 'layer1', 'layer2'),
-        rng: Optional[np.random.RandomState] = None,
-    ):
+    mix_features = staticmethod(manifold_mixup)
+
+    def __init__(self, alpha: float = 1.0, layers: Sequence[str] = ('input', 'layer1', 'layer2'), rng: Any = None):
         super().__init__(layers, rng)
         self.alpha = check_positive(self._name, 'alpha', alpha)
 
     def draw(self, count: int, size: Sequence[int]):
         lam = self._generator.beta(self.alpha, self.alpha)
         index = torch.randperm(count)
-        # A tensor, as a compiled graph would be compiled anew for every other number.
+        # A tensor: a Python number would recompile the graph for each value.
         return dict(index=index, lam=torch.tensor(lam, dtype=torch.float64)), index, lam
-
-    mix_features = staticmethod(manifold_mixup)

@@ -1,23 +1,60 @@
-"""MoEx, alone and with CutMix, as batch augments."""
+r"""MoEx, Moment Exchange: a sample's features with the moments of another sample's.
 
-from typing import Optional, Sequence, Tuple
+`On Feature Normalization and Data Augmentation <https://arxiv.org/abs/2002.11102>`_. The moments are those of
+positional normalisation: over the channels, at each position.
+"""
 
-import numpy as np
+from typing import Any, Optional, Sequence, Tuple
+
 import torch
-from mmpretrain.registry import BATCH_AUGMENTS
 
-from ...regularisers import exchange_moments, mix_labels
+from ...core import mix_labels
+from .checks import check_positive, check_share
 from .feature_cutmix import FeatureCutMix
-from .layer_mix import INPUT, LayerMix, check_positive, check_share
+from .layer_mix import INPUT, LayerMix
+
+EPS = 1e-5
 
 
-@BATCH_AUGMENTS.register_module()
+def moments(features: torch.Tensor, eps: float = EPS) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation over the channels at each position, in float32 at least.
+
+    Args:
+        features: Shape ``(N, C, ...)`` with two dimensions or more after the channels, or ``(N, L, C)``, tokens.
+        eps: Added to the (unbiased) variance.
+
+    Returns:
+        Two tensors with one channel.
+    """
+    dim = -1 if features.ndim == 3 else 1
+    if features.shape[dim] < 2:
+        raise ValueError(
+            f'MoEx: features of shape {tuple(features.shape)} have {features.shape[dim]} channel; the '
+            'moments over channels need two or more.'
+        )
+    wide = features.to(torch.promote_types(features.dtype, torch.float32))
+    variance, mean = torch.var_mean(wide, dim=dim, keepdim=True)
+    return mean, (variance + eps).sqrt()
+
+
+def exchange_moments(features: torch.Tensor, index: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    r"""Return :math:`\sigma_{\mathrm{index}(i)} (h_i - \mu_i) / \sigma_i + \mu_{\mathrm{index}(i)}`.
+
+    Gradients flow through the moments of both.
+
+    Args:
+        features: See :func:`moments`.
+        index: Partner of each sample, shape ``(N, )``.
+        eps: See :func:`moments`.
+    """
+    mean, std = moments(features, eps)
+    return ((features - mean) / std * std[index] + mean[index]).to(features.dtype)
+
+
 class MoEx(LayerMix):
-    r"""`Moment Exchange <https://arxiv.org/abs/2002.11102>`_: features of one sample, moments of another.
+    r"""Moment Exchange at a layer. ``probs`` of ``batch_augments`` is how often it is applied.
 
-    The moments are mean and standard deviation over the channels, at each position. The label keeps ``lam`` of its own,
-    which is the loss :math:`\lambda\,\mathrm{CE}_a + (1 - \lambda)\,\mathrm{CE}_b`. How often it is applied is said by
-    ``probs`` of ``batch_augments``.
+    The label keeps ``lam`` of its own, which is the loss :math:`\lambda\,\mathrm{CE}_a + (1 - \lambda)\,\mathrm{CE}_b`.
 
     Args:
         lam (float): The share of the sample whose moments are replaced, in [0, 1]. Defaults to 0.5.
@@ -28,7 +65,9 @@ class MoEx(LayerMix):
         >>> data_preprocessor = dict(batch_augments=dict(augments=dict(type='MoEx', lam=0.5, layer='bn1'), probs=0.25))
     """
 
-    def __init__(self, lam: float = 0.5, layer: str = 'maxpool', rng: Optional[np.random.RandomState] = None):
+    mix_features = staticmethod(exchange_moments)
+
+    def __init__(self, lam: float = 0.5, layer: str = 'maxpool', rng: Any = None):
         super().__init__(layer, rng)
         self.lam = check_share(self._name, 'lam', lam)
 
@@ -36,10 +75,7 @@ class MoEx(LayerMix):
         index = torch.randperm(count)
         return dict(index=index), index, self.lam
 
-    mix_features = staticmethod(exchange_moments)
 
-
-@BATCH_AUGMENTS.register_module()
 class CutMixMoEx(MoEx):
     r"""CutMix of the images and, for some of the batches, MoEx of the mixed images with the same partners.
 
@@ -62,12 +98,7 @@ class CutMixMoEx(MoEx):
     """
 
     def __init__(
-        self,
-        alpha: float = 1.0,
-        lam: float = 0.9,
-        moex_prob: float = 0.25,
-        layer: str = 'maxpool',
-        rng: Optional[np.random.RandomState] = None,
+        self, alpha: float = 1.0, lam: float = 0.9, moex_prob: float = 0.25, layer: str = 'maxpool', rng: Any = None
     ):
         super().__init__(lam, layer, rng)
         self.moex_prob = check_share(self._name, 'moex_prob', moex_prob)
@@ -83,7 +114,7 @@ class CutMixMoEx(MoEx):
         inputs = self.cutmix.mix_features(
             inputs, **{name: value.to(inputs.device) for name, value in arguments.items()}
         )
-        scores = mix_labels(scores, self._index.to(scores.device), share)
+        scores = mix_labels(scores, scores[self._index.to(scores.device)], 1 - share)
         if self._generator.rand() < self.moex_prob:
             return self._mix_at(self.layers[0], inputs, scores)
         return inputs, scores

@@ -1,22 +1,324 @@
-"""PuzzleMix as a batch augment."""
+r"""PuzzleMix (Kim, Choo, Song, ICML 2020), with gco-wrapper for the graph cut.
 
-from typing import Optional, Sequence, Tuple
+Both images of a pair are cut into ``n x n`` blocks. A mask :math:`z` says how much of a block of the mixed image comes
+from the sample itself, a transport :math:`\Pi` moves salient blocks to where they are shown:
+
+.. math::
+    \tilde x = z \odot \Pi^\top x + (1 - z) \odot \Pi'^\top x' \qquad
+    \tilde y = \bar z\, y + (1 - \bar z)\, y'
+
+The mask minimises the saliency that is lost, plus seams in the mask (``beta``) and in the image (``gamma``), minus the
+log-likelihood of the mask under :math:`\lambda` (``eta``). This file follows that order: saliency, energies, cut,
+transport, mix. The scales of ``beta``, ``gamma`` and ``eta`` are those of the authors' code.
+"""
+
+import math
+import sys
+import warnings
+from typing import Any, Callable, Iterator, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import torch
-from mmengine.model import BaseModel
-from mmpretrain.registry import BATCH_AUGMENTS
+import torch.nn.functional as F
 from torch import nn
 
-from ...regularisers.labels import mix_labels
-from ...regularisers.puzzlemix import graph_cut, import_gco, puzzle_mix, saliency_map
+from ...core import mix_labels
 from ...utils.errors import UserError, UserValueError
+from ...wrapper import evaluation_mode
 from .binding import BoundAugment
-from .layer_mix import check_positive
+from .checks import check_count, check_not_negative, check_positive
 from .pixels import check_preprocessor, to_pixels
 
+# A power of two, so exact; without it small gradients vanish in float16.
+GRADIENT_SCALE = 1024.0
+# gco counts in 32-bit integers and refuses terms above 1e7.
+LARGEST_TERM = 1_000_000
+SEAM_SCALE = 16
+TINY = 1e-8
 
-@BATCH_AUGMENTS.register_module()
+
+# ---------------------------------------------------------------------------------------------------------- saliency
+def saliency_map(
+    model: nn.Module, images: torch.Tensor, scores: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    r""":math:`\sqrt{\mathrm{mean}_c (\partial\, \mathrm{CE} / \partial x)^2}`, in evaluation mode.
+
+    No parameter gets a gradient, no statistic of a norm moves and no random number is drawn.
+
+    Args:
+        model: Whose modules are switched to evaluation meanwhile.
+        images: Shape ``(N, C, H, W)``.
+        scores: The labels of the unmixed images, one-hot or soft, shape ``(N, num_classes)``.
+        forward: Gives the logits, shape ``(N, num_classes)``, of images. It runs under the caller's autocast.
+
+    Returns:
+        Shape ``(N, H, W)``, float32, not negative; not finite where the gradient overflowed.
+    """
+    with evaluation_mode(model), torch.enable_grad():
+        images = images.detach().clone().requires_grad_()
+        logits = forward(images)
+        if not isinstance(logits, torch.Tensor) or logits.shape != scores.shape:
+            got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+            raise UserValueError(
+                f'PuzzleMix: the saliency needs logits of shape {tuple(scores.shape)}, but the model gives {got}.'
+            )
+        loss = -(scores.float() * F.log_softmax(logits.float(), dim=1)).sum()
+        (gradient,) = torch.autograd.grad(loss * GRADIENT_SCALE, images)
+    return gradient.float().div_(GRADIENT_SCALE).square_().mean(dim=1).sqrt_()
+
+
+def pool_saliency(saliency: torch.Tensor, blocks: int) -> torch.Tensor:
+    """The share of a sample's saliency that lies in each block.
+
+    Args:
+        saliency: Shape ``(N, H, W)``; ``blocks`` divides both sides.
+        blocks: Number of blocks per side, ``n``.
+
+    Returns:
+        Shape ``(N, n, n)``, each sample sums to 1. A sample without any saliency, or with an infinite one, gets the
+        same share everywhere.
+    """
+    height, width = saliency.shape[1:]
+    pooled = F.avg_pool2d(saliency.float()[:, None], (height // blocks, width // blocks))[:, 0]
+    total = pooled.sum(dim=(1, 2), keepdim=True)
+    usable = total.isfinite() & (total > 0)
+    return torch.where(
+        usable, pooled / torch.where(usable, total, torch.ones_like(total)), torch.full_like(pooled, 1 / blocks**2)
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- mask
+class Energies(NamedTuple):
+    """What a mask costs. Label ``l`` of ``L`` stands for a share of ``1 - l / (L - 1)`` of the sample itself.
+
+    Args:
+        unary: Cost of each label in each block, shape ``(N, n, n, L)``.
+        down: Weight of :math:`(z_i - z_j)^2` for a block and the one below it, shape ``(N, n - 1, n)``.
+        right: The same for a block and the one to its right, shape ``(N, n, n - 1)``.
+    """
+
+    unary: torch.Tensor
+    down: torch.Tensor
+    right: torch.Tensor
+
+
+def mask_energies(
+    saliency: torch.Tensor,
+    pixels: torch.Tensor,
+    index: torch.Tensor,
+    lam: float,
+    beta: float = 1.2,
+    gamma: float = 0.5,
+    eta: float = 0.2,
+    labels: int = 3,
+    neighbour_size: int = 2,
+) -> Energies:
+    """The energies of the masks that mix sample ``i`` with sample ``index[i]``.
+
+    The seam in the image, between a block of image p and its neighbour of image q, is the mean difference of the pixels
+    on both sides (averaged over cells of ``neighbour_size`` pixels). It is split into unary terms and a weight of
+    :math:`(z_i - z_j)^2`: exact, but for a constant, for masks of 0 and 1, and linear in between.
+
+    Args:
+        saliency: Of :func:`pool_saliency`, shape ``(N, n, n)``.
+        pixels: The images in 0..1, shape ``(N, C, H, W)``.
+        index: A permutation, shape ``(N, )``.
+        lam: The share of the sample itself that the prior wants.
+        beta: Weight of seams in the mask.
+        gamma: Weight of seams in the image, a factor on top of ``beta``.
+        eta: Weight of the prior.
+        labels: Number of shares that a block can take, at least 2.
+        neighbour_size: In pixels; the greatest common divisor with the block's side is taken.
+    """
+    blocks = saliency.shape[1]
+    own = torch.linspace(1, 0, labels, device=saliency.device)
+    beta = beta / (SEAM_SCALE * blocks)
+    lost_own, lost_partner = saliency, saliency[index]  # what is not shown is lost
+    cost_own, cost_partner = lost_partner.clone(), lost_own.clone()
+
+    weights = []
+    for first, second, before, after in _edges(pixels, blocks, neighbour_size):
+        seams = {
+            (p, q): beta * gamma * (a - b).abs().mean(dim=(1, -1))
+            for p, a in (('own', first), ('partner', first[index]))
+            for q, b in (('own', second), ('partner', second[index]))
+        }
+        cost_own[before] += (seams['own', 'own'] + seams['own', 'partner']) / 2
+        cost_own[after] += (seams['own', 'own'] + seams['partner', 'own']) / 2
+        cost_partner[before] += (seams['partner', 'own'] + seams['partner', 'partner']) / 2
+        cost_partner[after] += (seams['own', 'partner'] + seams['partner', 'partner']) / 2
+        mixed = seams['own', 'partner'] + seams['partner', 'own'] - seams['own', 'own'] - seams['partner', 'partner']
+        # A swap needs weights that are not negative; with gamma <= 1 they are not.
+        weights.append((beta + mixed / 2).clamp(min=0))
+
+    prior = [math.comb(labels - 1, label) * lam ** (labels - 1 - label) * (1 - lam) ** label for label in range(labels)]
+    prior = -eta / blocks**2 * torch.tensor(prior, device=saliency.device).add(TINY).log()
+    unary = own * cost_own[..., None] + (1 - own) * cost_partner[..., None] + prior
+    return Energies(unary, *weights)
+
+
+def _edges(pixels: torch.Tensor, blocks: int, neighbour_size: int) -> Iterator[tuple]:
+    """For blocks above each other, then beside each other: the cells on both sides, and the blocks' places.
+
+    Cells have shape ``(N, C, n - 1, n, cells)`` and ``(N, C, n, n - 1, cells)``.
+    """
+    height, width = pixels.shape[-2] // blocks, pixels.shape[-1] // blocks
+    size = math.gcd(neighbour_size, height), math.gcd(neighbour_size, width)
+    cells = F.avg_pool2d(pixels.float(), size)
+    cells = cells.unflatten(3, (blocks, -1)).unflatten(2, (blocks, -1))  # (N, C, n, rows, n, columns)
+    rest, last = slice(1, None), slice(None, -1)
+    bottom, top = cells[:, :, :, -1], cells[:, :, :, 0]
+    yield bottom[:, :, last], top[:, :, rest], (slice(None), last), (slice(None), rest)
+    right, left = cells[..., -1].transpose(3, 4), cells[..., 0].transpose(3, 4)
+    yield right[:, :, :, last], left[:, :, :, rest], (slice(None), slice(None), last), (slice(None), slice(None), rest)
+
+
+def import_gco() -> Any:
+    """The module of gco-wrapper.
+
+    Raises:
+        UserError: With what to install, and for which Pythons there is a wheel.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', FutureWarning)  # it asks for numpy.bool
+            import gco
+    except ImportError as error:
+        raise UserError(
+            'PuzzleMix needs the package gco-wrapper for its graph cut: pip install gco-wrapper, or pip install '
+            '"mmrm[puzzlemix]". It has wheels for Python 3.11 and earlier; for a later one it must be compiled. This '
+            f'is Python {sys.version_info.major}.{sys.version_info.minor} ({error}).'
+        ) from None
+    return gco
+
+
+def graph_cut(unary: np.ndarray, down: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The labels of one sample by alpha-beta swaps, a local minimum of its energy.
+
+    Args:
+        unary: Shape ``(n, n, L)``.
+        down: Shape ``(n - 1, n)``.
+        right: Shape ``(n, n - 1)``.
+
+    Returns:
+        Integers in 0..L-1, shape ``(n, n)``.
+    """
+    steps = np.arange(unary.shape[-1])
+    # In integers of our own: gco would multiply by 1e5 and overflow where one block has most of the saliency.
+    unary = unary - unary.min(axis=-1, keepdims=True)
+    down, right = down / steps[-1] ** 2, right / steps[-1] ** 2
+    scale = LARGEST_TERM / max(unary.max(), steps[-1] ** 2 * max(down.max(), right.max()), TINY)
+    terms = [np.rint(scale * term).astype(np.int32) for term in (unary, down, right)]
+    distance = ((steps[:, None] - steps) ** 2).astype(np.int32)
+    labels = import_gco().cut_grid_graph(terms[0], distance, terms[1], terms[2], algorithm='swap')
+    return labels.reshape(unary.shape[:2])
+
+
+def cut_masks(energies: Energies, solve: Callable[..., np.ndarray] = graph_cut) -> torch.Tensor:
+    """The mask of every sample: the share of the sample itself in each block, shape ``(N, n, n)``.
+
+    Args:
+        energies: Of :func:`mask_energies`.
+        solve: Gives the labels of one sample, as :func:`graph_cut` does.
+    """
+    terms = [term.detach().double().cpu().numpy() for term in energies]
+    labels = np.stack([solve(*sample) for sample in zip(*terms)])
+    device, number = energies.unary.device, energies.unary.shape[-1]
+    return 1 - torch.from_numpy(labels.astype(np.float32)).to(device) / (number - 1)
+
+
+# --------------------------------------------------------------------------------------------------------- transport
+def transport_plan(mask: torch.Tensor, saliency: torch.Tensor, eps: float = 0.8) -> torch.Tensor:
+    r"""Which block is moved to each place: salient blocks to places that are shown, not far.
+
+    Moving block i to place j costs :math:`\epsilon\, d_{ij}^2 - s_i [z_j > 0]`, with distances in shares of the image.
+    In ``n`` rounds every block asks for its cheapest place, a place takes the cheapest of those who ask, and who is
+    refused pays 1 more there from then on. A place that is shown always has a block: at first its own one asks for it.
+
+    Args:
+        mask: How much of this image is shown in each place, shape ``(N, n, n)``.
+        saliency: Of :func:`pool_saliency`, shape ``(N, n, n)``.
+        eps: Price of a move, above 0.
+
+    Returns:
+        The block for each place, counted along rows, shape ``(N, n * n)``. What comes to places that are not shown has
+        no meaning.
+    """
+    blocks, device = mask.shape[1], mask.device
+    places = torch.arange(blocks, device=device, dtype=torch.float32)
+    places = torch.stack(torch.meshgrid(places, places, indexing='ij'), -1).reshape(-1, 2)
+    distance = (places[:, None] - places).square().sum(-1) / (blocks - 1) ** 2
+    shown = (mask > 0).flatten(1)
+    cost = eps * distance - saliency.flatten(1)[:, :, None] * shown[:, None, :]  # (N, block, place)
+    own = torch.arange(blocks**2, device=device).expand(shown.shape)
+    for _ in range(blocks):
+        price, asked = cost.min(dim=2)
+        best = torch.full_like(price, math.inf).scatter_reduce(1, asked, price, 'amin')
+        cheapest = price == best.gather(1, asked)
+        # Of two with the same price the first one.
+        first = torch.full_like(own, blocks**2).scatter_reduce(1, asked, torch.where(cheapest, own, blocks**2), 'amin')
+        refused = first.gather(1, asked) != own
+        cost.scatter_add_(2, asked[..., None], refused[..., None].to(cost.dtype))
+    return torch.where(first < blocks**2, first, own)
+
+
+def transport(images: torch.Tensor, plan: torch.Tensor) -> torch.Tensor:
+    """Put block ``plan[:, j]`` of each image at place ``j``.
+
+    Args:
+        images: Shape ``(N, C, H, W)``.
+        plan: Of :func:`transport_plan`, shape ``(N, n * n)``; ``n`` divides both sides.
+    """
+    blocks = math.isqrt(plan.shape[1])
+    number, channels, height, width = images.shape
+    pieces = images.unflatten(3, (blocks, -1)).unflatten(2, (blocks, -1))  # (N, C, n, rows, n, columns)
+    pieces = pieces.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+    pieces = pieces[torch.arange(number, device=images.device)[:, None], plan]
+    pieces = pieces.unflatten(1, (blocks, blocks)).permute(0, 3, 1, 4, 2, 5)
+    return pieces.reshape(number, channels, height, width)
+
+
+# --------------------------------------------------------------------------------------------------------------- mix
+def puzzle_mix(
+    images: torch.Tensor,
+    pixels: torch.Tensor,
+    saliency: torch.Tensor,
+    index: torch.Tensor,
+    lam: float,
+    blocks: int,
+    eps: float = 0.8,
+    solve: Callable[..., np.ndarray] = graph_cut,
+    **energies,
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Mix sample ``i`` with sample ``index[i]``.
+
+    Args:
+        images: Shape ``(N, C, H, W)``; left as they are.
+        pixels: The same images in 0..1.
+        saliency: Of :func:`saliency_map`, shape ``(N, H, W)``.
+        index: A permutation, shape ``(N, )``.
+        lam: The share of the sample itself that the prior wants, in [0, 1].
+        blocks: Number of blocks per side; it divides H and W.
+        eps: Price of a move; 0 moves nothing.
+        solve: See :func:`cut_masks`.
+        **energies: ``beta``, ``gamma``, ``eta``, ``labels`` and ``neighbour_size`` of :func:`mask_energies`.
+
+    Returns:
+        The mixed images, and the share of each sample itself in its mixed image, shape ``(N, )``, float32: the mean of
+        its mask.
+    """
+    pooled = pool_saliency(saliency, blocks)
+    mask = cut_masks(mask_energies(pooled, pixels, index, lam, **energies), solve)
+    own, partner = images, images[index]
+    if eps:
+        own = transport(own, transport_plan(mask, pooled, eps))
+        partner = transport(partner, transport_plan(1 - mask, pooled[index], eps))
+    shown = mask.repeat_interleave(images.shape[2] // blocks, 1).repeat_interleave(images.shape[3] // blocks, 2)
+    shown = shown[:, None].to(images.dtype)
+    return shown * own + (1 - shown) * partner, mask.mean(dim=(1, 2))
+
+
+# ----------------------------------------------------------------------------------------------------- batch augment
 class PuzzleMix(BoundAugment):
     r"""`PuzzleMix <https://arxiv.org/abs/2009.06962>`_: mixes the salient blocks of two images.
 
@@ -53,29 +355,25 @@ class PuzzleMix(BoundAugment):
         labels: int = 3,
         blocks: Sequence[int] = (2, 4, 8, 16),
         neighbour_size: int = 2,
-        rng: Optional[np.random.RandomState] = None,
+        rng: Any = None,
     ):
         self.alpha = check_positive('PuzzleMix', 'alpha', alpha)
-        for name, value in dict(beta=beta, gamma=gamma, eta=eta, eps=eps).items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float('inf'):
-                raise UserValueError(f'PuzzleMix: {name}={value!r} must be a finite number >= 0.')
+        self.beta = check_not_negative('PuzzleMix', 'beta', beta)
+        self.gamma = check_not_negative('PuzzleMix', 'gamma', gamma)
+        self.eta = check_not_negative('PuzzleMix', 'eta', eta)
+        self.eps = check_not_negative('PuzzleMix', 'eps', eps)
+        self.labels = check_count('PuzzleMix', 'labels', labels, least=2)
+        self.neighbour_size = check_count('PuzzleMix', 'neighbour_size', neighbour_size)
         blocks = [blocks] if isinstance(blocks, int) else blocks
-        if not isinstance(blocks, (list, tuple)) or not blocks or not all(_is_count(each, 2) for each in blocks):
+        if not isinstance(blocks, (list, tuple)) or not blocks:
             raise UserValueError(f'PuzzleMix: blocks={blocks!r} must be a list of integers >= 2.')
-        for name, value, least in (('labels', labels, 2), ('neighbour_size', neighbour_size, 1)):
-            if not _is_count(value, least):
-                raise UserValueError(f'PuzzleMix: {name}={value!r} must be an integer >= {least}.')
-        self.beta, self.gamma, self.eta, self.eps = beta, gamma, eta, eps
-        self.labels, self.blocks, self.neighbour_size = labels, tuple(blocks), neighbour_size
+        self.blocks = tuple(check_count('PuzzleMix', 'each of blocks', each, least=2) for each in blocks)
         self.rng = rng
 
     def bind(self, model: nn.Module) -> None:
         """Get the model; raises if the graph cut is not installed."""
         if self.solve is graph_cut:
-            try:
-                import_gco()
-            except ImportError as error:
-                raise UserError(str(error)) from None
+            import_gco()
         check_preprocessor('PuzzleMix', model)
         super().bind(model)
 
@@ -89,7 +387,7 @@ class PuzzleMix(BoundAugment):
         Returns:
             tuple[Tensor, Tensor]: The mixed images and the mixed labels, same shapes, new tensors.
         """
-        model, rng = self.model, np.random if self.rng is None else self.rng
+        model, rng = self.model, self._generator
         usable = [each for each in self.blocks if all(side % each == 0 for side in batch_input.shape[-2:])]
         if not usable:
             raise UserValueError(
@@ -101,8 +399,6 @@ class PuzzleMix(BoundAugment):
         blocks = usable[rng.randint(len(usable))]
         try:
             saliency = saliency_map(model, batch_input, batch_score, self._forward)
-        except ValueError as error:
-            raise UserValueError(f'PuzzleMix: {error}') from error
         except RuntimeError as error:
             if 'use_reentrant' not in str(error) and 'Checkpointing is not compatible' not in str(error):
                 raise
@@ -126,9 +422,11 @@ class PuzzleMix(BoundAugment):
                 labels=self.labels,
                 neighbour_size=self.neighbour_size,
             )
-        return images, mix_labels(batch_score, index, share)
+        return images, mix_labels(batch_score, batch_score[index], 1 - share)
 
     def _forward(self, images: torch.Tensor) -> torch.Tensor:
+        from mmengine.model import BaseModel  # the functions above work without OpenMMLab
+
         return self.model(images, mode='tensor') if isinstance(self.model, BaseModel) else self.model(images)
 
     def __repr__(self) -> str:
@@ -136,7 +434,3 @@ class PuzzleMix(BoundAugment):
             f'PuzzleMix(alpha={self.alpha}, beta={self.beta}, gamma={self.gamma}, eta={self.eta}, eps={self.eps}, '
             f'labels={self.labels}, blocks={list(self.blocks)}, neighbour_size={self.neighbour_size})'
         )
-
-
-def _is_count(value, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -1,5 +1,5 @@
 'use strict';
-// Tabs, colours, charts and, where the page is served, the newest numbers. Texts go in as text, never as HTML.
+// Tabs, colours and charts. Texts go in as text, never as HTML.
 (() => {
   const byId = (id) => document.getElementById(id);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -9,7 +9,7 @@
     return node;
   };
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  let data = JSON.parse(byId('data').textContent);
+  const data = JSON.parse(byId('data').textContent);
   let printing = false;
 
   // ------------------------------------------------------------------------------------------------------- colours
@@ -444,62 +444,4 @@
   panels.forEach((panel) => { panel.hidden = true; });
   build();
   select(asked || tabs[0], false);
-
-  // ----------------------------------------------------------------------------------------------------------- live
-  if (!data.live) return;
-  let revision = '';
-  const open = new Set();
-  const showNow = (now) => {
-    byId('load').replaceChildren(...now.load.map((line) => make('span', { textContent: line })));
-    byId('running').replaceChildren(...now.runs.map((run) => {
-      const bar = make('progress', { max: 1 });
-      if (run.progress !== null) bar.value = run.progress;
-      bar.setAttribute('aria-label', `progress of ${run.name}`);
-      const lines = make('pre', { textContent: run.lines.join('\n') || 'no text log' });
-      const more = make('details', { open: open.has(run.name) }, make('summary', { textContent: 'Last lines of the log' }), lines);
-      more.addEventListener('toggle', () => (more.open ? open.add(run.name) : open.delete(run.name)));
-      const node = make('div', { className: 'run-now' }, make('div', { className: 'head' }, make('strong', { textContent: run.name }), make('span', { textContent: run.told })), bar, more);
-      return node;
-    }), ...(now.runs.length ? [] : [make('p', { className: 'hint', textContent: 'No run is going on.' })]));
-    all('#running pre').forEach((each) => { each.scrollTop = each.scrollHeight; });
-  };
-  const poll = async () => {
-    const light = byId('connection');
-    try {
-      const separator = location.search ? `${location.search}&` : '?';
-      const answer = await fetch(`state${separator}revision=${encodeURIComponent(revision)}`, { cache: 'no-store' });
-      if (!answer.ok) throw new Error(answer.status);
-      const found = await answer.json();
-      if (found.left_out) throw new Error(found.left_out);
-      showNow(found.now);
-      if (found.page) {
-        revision = found.revision;
-        byId('built').textContent = found.page.built;
-        Object.entries(found.page.fragments).forEach(([name, html]) => {
-          const node = byId(`fragment-${name}`);
-          if (node) node.innerHTML = html; // made by the same templates as the page, with every name escaped
-        });
-        pickReferences();
-        const same = JSON.stringify(found.page.data.tasks.map((task) => [task.id, task.groups, task.charts.map((chart) => chart.id + chart.keys)]))
-          === JSON.stringify(data.tasks.map((task) => [task.id, task.groups, task.charts.map((chart) => chart.id + chart.keys)]));
-        const known = data.tasks.length;
-        data = found.page.data;
-        if (data.tasks.length !== known) { location.reload(); return; }
-        if (same) {
-          plots.forEach((entry) => {
-            entry.task = data.tasks.find((task) => task.id === entry.task.id);
-            entry.chart = entry.task.charts.find((chart) => chart.id === entry.chart.id);
-          });
-          redraw();
-        } else build();
-      }
-      light.textContent = 'live';
-      light.classList.remove('lost');
-    } catch (error) {
-      light.textContent = 'no answer from the server';
-      light.classList.add('lost');
-    }
-    setTimeout(poll, document.hidden ? 15000 : 3000);
-  };
-  poll();
 })();

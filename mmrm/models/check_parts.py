@@ -1,17 +1,18 @@
-"""Parts in a config that belong together: RM's augment, preprocessor and head; what is drawn, and who applies it."""
+"""Parts of a config that need each other: RM's augment, preprocessor and head; drawn colours and their preprocessor."""
 
 from typing import Iterable, Optional
 
 from torch import nn
 
+from ..core import RecursiveMix
 from ..utils.config import type_name
 from ..utils.errors import UserValueError
-from .data_preprocessor import RMDataPreprocessor, recursive_mixes
+from .data_preprocessor import RMDataPreprocessor, augments_of
 from .heads import RMConsistencyHead
 
 
-def check_trio(model: nn.Module) -> Optional[str]:
-    """Tell what keeps ``model`` from training with the consistency loss though it has parts of RM, and what to do.
+def missing_parts(model: nn.Module) -> Optional[str]:
+    """Say which part is missing for the consistency loss, and how to add it.
 
     :class:`mmrm.engine.hooks.ResetHistoryHook` and mmrm's Runner log it when training starts.
 
@@ -19,37 +20,49 @@ def check_trio(model: nn.Module) -> Optional[str]:
         model: mmpretrain's classifier; it may be wrapped by DDP.
 
     Returns:
-        A short text, or None if all is well: the three parts are there, there is none of them, or ``omega=0`` says that
-        no consistency is wanted.
+        A short text, or None: all three parts are there, or none of them, or ``omega=0`` switches the loss off.
     """
     modules = list(model.modules())
-    preprocessor = next((module for module in modules if recursive_mixes(module)), None)
     head = next((module for module in modules if isinstance(module, RMConsistencyHead)), None)
-    if (preprocessor is None and head is None) or (head is not None and head.omega == 0):
+    if head is not None and head.omega == 0:
         return None
-    if preprocessor is None and head is not None:
+    preprocessor = next((m for m in modules if any(isinstance(each, RecursiveMix) for each in augments_of(m))), None)
+    if preprocessor is None and head is None:
+        return None
+    if preprocessor is None:
         return (
             f'The head is RMConsistencyHead with omega={head.omega}, but RecursiveMix is off: there will be no '
             "consistency loss. Use data_preprocessor=dict(type='RMDataPreprocessor', batch_augments="
             "dict(augments=dict(type='RecursiveMix'))), or omega=0 if you want none."
         )
-    wrong, use = [], []
+    problems, fixes = [], []
     if head is None:
         owner = next((module for module in modules if getattr(module, 'head', None) is not None), None)
-        wrong.append(f'the head is {type(owner.head).__name__}' if owner is not None else 'there is no head')
-        use.append("neck=None, head=dict(type='RMConsistencyHead', ...), with omega=0 if you want none")
+        problems.append('there is no head' if owner is None else f'the head is {type(owner.head).__name__}')
+        fixes.append("neck=None, head=dict(type='RMConsistencyHead', ...), with omega=0 if you want none")
     if not isinstance(preprocessor, RMDataPreprocessor):
-        wrong.append(f'the data preprocessor is {type(preprocessor).__name__}')
-        use.append("data_preprocessor=dict(type='RMDataPreprocessor', ...)")
+        problems.append(f'the data preprocessor is {type(preprocessor).__name__}')
+        fixes.append("data_preprocessor=dict(type='RMDataPreprocessor', ...)")
+    if not problems:
+        return None
     return (
-        (f'RecursiveMix is on, but {" and ".join(wrong)}: there will be no consistency loss. Use {"; and ".join(use)}.')
-        if wrong
-        else None
+        f'RecursiveMix is on, but {" and ".join(problems)}: there will be no consistency loss. '
+        f'Use {"; and ".join(fixes)}.'
     )
 
 
-def check_drawn(model: nn.Module, pipeline: Iterable[dict]) -> None:
-    """Raise if a pipeline draws colours or holes (``RMColors``, ``RMCutout``) that nobody would apply to the batch.
+def check_removed_arguments(model: nn.Module) -> None:
+    """Raise if the head was given arguments of version 0.3 that a hook has replaced."""
+    for module in model.modules():
+        if isinstance(module, RMConsistencyHead) and module.removed_arguments:
+            raise UserValueError(
+                f'RMConsistencyHead: {" and ".join(module.removed_arguments)} moved to a hook: remove it from the head '
+                "and add dict(type='LogConsistencyHook') to custom_hooks."
+            )
+
+
+def check_drawn_colors(model: nn.Module, pipeline: Iterable[dict]) -> None:
+    """Raise if a pipeline draws colours or holes (``RMColors``, ``RMCutout``) that the preprocessor would not apply.
 
     Args:
         model: mmpretrain's classifier; it may be wrapped by DDP.

@@ -1,12 +1,11 @@
-#!/usr/bin/env python
-"""The paper's tables, your runs beside the published numbers; what is missing comes with its command."""
+"""What dist_train.sh and dist_test.sh run: ``dist.py {train,test} CONFIG [CHECKPOINT] GPUS [options]``."""
 
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a checkout runs without being installed
 
-from mmrm.cli.tables import main  # noqa: E402
+from mmrm.cli.dist import main  # noqa: E402
 
 if __name__ == '__main__':
     main()

@@ -1,0 +1,82 @@
+"""Logs of runs that were interrupted, resumed and restarted."""
+
+import pytest
+from run_logs import epochs, settings, write_run, write_session
+
+from mmrm.report.runs import find_runs, read_run
+
+
+@pytest.mark.parametrize(
+    'second, measured, state',
+    [
+        (epochs(3, [31.0, 40.0, 50.0]), [10.0, 20.0, 31.0, 40.0, 50.0], 'finished'),  # resumed
+        (epochs(1, [10.5]), [10.5], '1 of 5 epochs'),  # restarted
+        (epochs(2, [0.0])[:1], [10.0], '1 of 5 epochs'),  # resumed, and not validated yet
+    ],
+    ids=['resumed', 'restarted', 'not validated'],
+)
+def test_a_later_session_replaces_what_it_repeats(tmp_path, second, measured, state):
+    first = [{'accuracy/top1': 99.0, 'step': 0}, *epochs(1, [10.0, 20.0, 30.0])]  # 0: a validation without training
+    write_session(tmp_path, '20260101_000000', first, settings(length=5), broken='{"accuracy/top1": 9')
+    write_session(tmp_path, '20260102_000000', second, settings(length=5))
+    run = read_run(tmp_path)
+    assert [metrics['accuracy/top1'] for metrics in run.validations.values()] == measured and run.state == state
+    assert run.trained == len(measured) and list(run.validations) == list(range(1, len(measured) + 1))
+
+
+def test_an_interrupted_iteration_based_run_counts_iterations(tmp_path):
+    config = settings(length=80, by_epoch=False)
+
+    def session(first, last):
+        train = [dict(lr=0.1, time=1.0, iter=step, step=step) for step in range(first, last + 1, 5)]
+        return train + [{'mIoU': float(step), 'step': step} for step in range(first // 20 * 20 + 20, last + 1, 20)]
+
+    write_session(tmp_path, '20260101_000000', session(5, 50), config)
+    write_session(tmp_path, '20260102_000000', session(45, 60), config)
+    run = read_run(tmp_path)
+    assert list(run.validations) == [20, 40, 60] and run.state == '60 of 80 iterations'
+
+
+def test_best_last_memory_and_hours(tmp_path):
+    write_run(tmp_path, [10.0, 30.0, float('nan'), 30.0, 20.0], memory=5887)
+    run = read_run(tmp_path)
+    assert (run.best('accuracy/top1'), run.last('accuracy/top1')) == (2, 5), 'the first of equals'
+    assert run.best('no/such') is None
+    assert run.training == dict(memory=5887, hours=pytest.approx(50 * 0.5 / 3600))  # 50 iterations of half a second
+
+
+def test_runs_are_found_through_links_and_not_inside_runs(tmp_path):
+    write_run(tmp_path / 'disk' / 'run', [1.0])
+    root = tmp_path / 'root'
+    root.mkdir()
+    (root / 'rm').symlink_to(tmp_path / 'disk')
+    (tmp_path / 'disk' / 'loop').symlink_to(tmp_path / 'disk')
+    assert find_runs(root) == [root / 'rm' / 'run']
+
+
+def test_a_real_run_that_was_stopped_and_resumed(tmp_path):
+    import mmengine
+    from mmengine.config import Config
+    from mmengine.registry import init_default_scope
+    from mmengine.runner import Runner
+    from tiny_run import write_run as write_tiny
+
+    measured = {}
+
+    class Keep(mmengine.hooks.Hook):
+        def after_val_epoch(self, runner, metrics=None):
+            measured[runner.epoch] = metrics['accuracy/top1']
+
+    init_default_scope('mmpretrain')
+    for length, resume in ((1, False), (2, True)):
+        cfg = Config.fromfile(write_tiny(tmp_path, epochs=length, images=4))
+        cfg.update(work_dir=str(tmp_path / 'work'), resume=resume, experiment_name=f'tables{length}{tmp_path.name}')
+        runner = Runner.from_cfg(cfg)
+        runner._timestamp = f'2026010{length}_000000'
+        runner.register_hook(Keep())
+        runner.train()
+    run = read_run(tmp_path / 'work')
+    assert {epoch: metrics['accuracy/top1'] for epoch, metrics in run.validations.items()} == measured
+    assert list(measured) == [1, 2] and run.finished and run.seed == 0
+    assert run.checkpoint(2, 'last').name == 'epoch_2.pth'
+    assert run.checkpoint(run.best('accuracy/top1'), 'best').name.startswith('best_accuracy_top1_epoch_')
