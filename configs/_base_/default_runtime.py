@@ -19,10 +19,10 @@ custom_hooks = [
     dict(type='BindAugmentsHook'),
 ]
 
-# What the tools set on a GPU, docs/speed.md: channels last with --amp, cudnn.benchmark, fused optimizers.
-gpu_defaults = dict(channels_last=True, cudnn_benchmark=True, fused=True)
-
 env_cfg = dict(
+    # On a GPU cuDNN times its algorithms once per size of input, and sizes are fixed in training. The choice may differ
+    # between two runs: randomness.deterministic=True switches it off. More for a GPU: docs/speed.md.
+    cudnn_benchmark=True,
     mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
     dist_cfg=dict(backend='nccl'))
 

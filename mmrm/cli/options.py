@@ -1,10 +1,14 @@
 """Command lines: the parser and the options that several commands share.
 
-Only argparse is imported here, so that ``--help`` and a mistyped option do not wait for torch.
+Nothing here imports torch or mmengine, so that ``--help`` and a mistyped option do not wait for them.
 """
 
 import argparse
 import difflib
+import logging
+import os
+
+from ..utils.processes import RANK_VARIABLES, follow_parent
 
 DEVICES = ('cuda', 'cpu', 'mps')
 
@@ -79,3 +83,14 @@ def natural(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of 0 or more')
     return int(text)
+
+
+def start_process(args: argparse.Namespace) -> None:
+    """What each process of a training or a test does first."""
+    if args.traceback:
+        os.environ['MMRM_TRACEBACK'] = '1'
+    variable = RANK_VARIABLES.get(args.launcher, {}).get('LOCAL_RANK', '')
+    os.environ['LOCAL_RANK'] = os.environ.get(variable, str(args.local_rank))
+    # A full disk must not print a traceback for every line of the log; the checkpoint's error is the one that counts.
+    logging.raiseExceptions = False
+    follow_parent()

@@ -1,7 +1,7 @@
-"""What can go wrong with a run and is cheap to find out: config, device, data, folders, checkpoints.
+"""The checks before a run: config, device, data, folders, checkpoints.
 
 Each function raises a :class:`mmrm.utils.errors.UserError` that names what is wrong, or returns what the run uses, or
-writes it into the config.
+writes it into the config. Where one process starts the others, it alone checks.
 """
 
 import argparse
@@ -10,29 +10,141 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.device import utils as device_utils
 from mmengine.dist import barrier
-from mmengine.registry import OPTIMIZERS
+from mmengine.registry import OPTIMIZERS, RUNNERS
 
+from ..datasets.locate import find_data
+from ..engine import launch as launching
+from ..engine.classes import check_classes
+from ..engine.hooks.check_classes import check_runner_classes
+from ..engine.hooks.crash_safe_checkpoint import CrashSafeCheckpointHook
 from ..engine.optim_wrapper import bfloat16_is_fast
-from ..engine.runner import RANK_VARIABLES, Runner, check_epoch_is_complete, exact_loop
+from ..engine.runner import Runner, check_epoch_is_complete, exact_loop
 from ..engine.schedulers import INFINITE
 from ..models.data_preprocessor import recursive_mixes
 from ..utils import files as writing
 from ..utils import paths
 from ..utils.checkpoints import read_checkpoint
-from ..utils.config import checkpoint_out_dir, datasets, preprocessor_of, require, type_name
+from ..utils.config import checkpoint_out_dir, datasets, preprocessor_of, read_config, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
-from ..utils.processes import local_rank, print_once, warn
+from ..utils.processes import RANK_VARIABLES, local_rank, print_once, tells, warn
+from ..weights import check_placement
 from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints, weights_of_run
-from ..weights.strict import download
+from ..weights.strict import check_weights, download, init_cfgs
+from .options import DEVICES
 
-DEVICES = ('cuda', 'cpu', 'mps')
+
+def launch(task: str, args: argparse.Namespace, argv: Sequence[str]) -> None:
+    """Check a run of ``tools/train.py`` or ``test.py``, then start it in ``--gpus`` processes and exit as they do."""
+    device = choose_device(args.device)
+    check_gpus(args.gpus, device)
+    launching.torchrun_options(args.gpus)  # checks the environment variables
+    (prepare_train if task == 'train' else prepare_test)(args)
+    # One thread per process, as torchrun and mmengine choose (and warn about); processes on the CPU share its cores.
+    for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
+        os.environ.setdefault(name, str(max(1, os.cpu_count() // args.gpus) if device == 'cpu' else 1))
+    script = paths.shipped() / 'tools' / f'{task}.py'
+    launching.run(script, [*argv, '--launcher', 'pytorch'], args.gpus, saves=task == 'train')
+
+
+def prepare_train(args: argparse.Namespace) -> Config:
+    """The config of a training run: options merged in, data found, checkpoint and work dir checked."""
+    config = paths.find_config(args.config)
+    cfg = read_config(config, args.cfg_options)
+    require(cfg, config, 'model', 'train_dataloader', 'train_cfg', 'optim_wrapper')
+    device = choose_device(args.device)
+    set_launcher(cfg, args, device)
+    if args.seed is not None:
+        cfg.randomness = dict(cfg.get('randomness') or {}, seed=args.seed)
+    if args.no_validate:
+        cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    if args.amp:
+        set_amp(cfg, device)
+    if args.auto_scale_lr:
+        set_auto_scale_lr(cfg, config)
+    set_loader_defaults(cfg, device)
+    check_batch_augments(cfg)
+    if tells():
+        check_runner_type(cfg)
+        check_optimizer(cfg)
+        check_schedule(cfg)
+        check_file_names(cfg)
+        check_sync_bn(cfg, args, device)
+        check_precision(cfg, device)
+    find_data(cfg, ('train', 'val') if tells() else ())
+    cfg.work_dir = str(choose_work_dir(args.work_dir, cfg, paths.default_work_dir(config, args.seed)))
+    if tells():
+        compare_classes(cfg, ('train', 'val'))
+        check_unused(cfg, args)
+    if is_restart(cfg):
+        args.resume, args.overwrite = 'auto', False
+    set_resume(cfg, args.resume, args.overwrite)
+    if tells():
+        check_work_dir(cfg.work_dir)
+    return cfg
+
+
+def prepare_test(args: argparse.Namespace) -> Config:
+    """The config of a test run: options merged in, data found, checkpoint, work dir and output file checked."""
+    config = paths.find_config(args.config)
+    cfg = read_config(config, args.cfg_options)
+    require(cfg, config, 'model', 'test_dataloader', 'test_cfg', 'test_evaluator')
+    device = choose_device(args.device)
+    set_launcher(cfg, args, device)
+    set_loader_defaults(cfg, device)
+    find_data(cfg, ('test',) if tells() else ())
+    if tells():
+        check_runner_type(cfg)
+        compare_classes(cfg, ('test',))
+    if args.tta:
+        set_tta(cfg, config)
+    cfg.work_dir = str(choose_work_dir(args.work_dir, cfg, paths.default_work_dir(config)))
+    cfg.resume = False
+    cfg.load_from = check_checkpoint(args.checkpoint)
+    if tells():
+        if args.out:
+            check_out(args.out, args.overwrite)
+        check_work_dir(cfg.work_dir)
+    return cfg
+
+
+def build_runner(cfg: Config, kind: type = Runner) -> Runner:
+    """The runner of a config: of the class ``kind``, unless the config names its own."""
+    return RUNNERS.build(cfg) if 'runner_type' in cfg else kind.from_cfg(cfg)
+
+
+def check_runner(runner: Runner) -> None:
+    """Build the data sets of a training run, and check what only the built model and data show."""
+    check_free_space(runner)
+    check_placement(runner.model)
+    if runner.cfg.resume:
+        check_weights(runner.model, runner.cfg.load_from)
+        forget_weights(runner.model)
+    runner.train_loop, runner.val_loop  # noqa: B018, builds the data sets, which train() does first too
+    check_runner_classes(runner)
+
+
+def forget_weights(model: torch.nn.Module) -> None:
+    """Take files of weights out of a model's initialisation, before a resume.
+
+    The checkpoint holds all of it, and the file that the run started from may be gone.
+    """
+    for module in model.modules():
+        given = init_cfgs(module)
+        kept = [config for config in given if not config.get('checkpoint')]
+        if len(kept) < len(given):
+            module.init_cfg = kept or None
+
+
+def saves_on_signals(runner: Runner) -> bool:
+    """Whether a run that receives a signal saves before it ends."""
+    return any(isinstance(hook, CrashSafeCheckpointHook) and hook.saves_on_signals(runner) for hook in runner.hooks)
 
 
 # ------------------------------------------------------------------------------------------------------------ config
@@ -93,14 +205,14 @@ def check_sync_bn(cfg: Config, args: argparse.Namespace, device: str) -> None:
     wanted = cfg.get('sync_bn')
     if wanted not in (None, 'torch', 'mmcv'):
         raise UserValueError(f"config: sync_bn = {wanted!r}: 'torch', 'mmcv' or None is allowed.")
-    if wanted and device == 'cpu' and (args.launcher != 'none' or hasattr(args, 'gpus')):
+    if wanted and device == 'cpu' and (args.launcher != 'none' or args.gpus):
         raise UserValueError(
             f'config: sync_bn = {wanted!r} needs GPUs, SyncBN has no CPU implementation. On the CPU leave it out: '
             '--cfg-options sync_bn=None'
         )
 
 
-def check_runner(cfg: Config) -> None:
+def check_runner_type(cfg: Config) -> None:
     """Raise if a config asks for one of mmengine's ways to train that mmrm does not support."""
     kind = type_name(dict(type=cfg.get('runner_type') or ''))
     wrapper = type_name(cfg.get('model_wrapper_cfg') or {})
@@ -202,6 +314,14 @@ def set_loader_defaults(cfg: Config, device: str) -> None:
             loader.persistent_workers = False
 
 
+def compare_classes(cfg: Config, parts: Sequence[str]) -> None:
+    """Raise unless head, preprocessor and data agree on the classes, as far as that can be known without the data."""
+    verdict = check_classes(cfg, parts)
+    verdict.check()
+    for warning in verdict.warnings:
+        warn(warning)
+
+
 # ----------------------------------------------------------------------------------------------------------- folders
 def choose_work_dir(asked: Optional[str], cfg: Config, default: Path) -> Path:
     """``--work-dir``, else the config's ``work_dir``, else ``default``."""
@@ -259,7 +379,7 @@ def run_folders(cfg: Config) -> List[Path]:
 
 def is_first(args: argparse.Namespace) -> bool:
     """Whether this process is the first of its run, or starts the first."""
-    variable = RANK_VARIABLES.get(args.launcher, {}).get('RANK', 'NODE_RANK' if hasattr(args, 'gpus') else '')
+    variable = RANK_VARIABLES.get(args.launcher, {}).get('RANK', 'NODE_RANK' if args.gpus else '')
     return int(os.environ.get(variable) or 0) == 0
 
 
@@ -455,7 +575,7 @@ def check_checkpoint(path, to_resume: bool = False, by_epoch: bool = False) -> s
     path = paths.find(path).absolute()
     if path.is_dir():
         path = (to_resume and latest_checkpoint(path, print_once)) or weights_of_run(path)
-    if local_rank() > 0:  # one process of a node reads the file for all
+    if not tells():  # one process of a node reads the file for all
         return str(path)
     checkpoint = read_checkpoint(path)
     if not isinstance(checkpoint, dict):

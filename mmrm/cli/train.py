@@ -1,7 +1,97 @@
 """Train a classification, detection or segmentation config."""
 
-from .launch import prepare_train as prepare
-from .launch import train as main
-from .launch import train_parser as parser
+import argparse
+import contextlib
+import sys
+from typing import Optional, Sequence
 
-__all__ = ['main', 'parser', 'prepare']
+from ..utils.errors import cli
+from ..utils.processes import launched, leave
+from .options import Parser, natural, start_process
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of ``mmrm train`` and ``tools/train.py``."""
+    parser = Parser(prog='mmrm train', description=__doc__, allow_abbrev=False)
+    parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')
+    parser.add_argument('--work-dir', help='for checkpoints and logs (default: work_dirs/<regulariser>/<config>)')
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        metavar='PATH|auto',
+        help='resume from a checkpoint; without a path (or with "auto"), from the newest of the work dir',
+    )
+    parser.add_argument(
+        '--overwrite',
+        action='store_true',
+        help='start from the beginning in a work dir that holds checkpoints, and move them to replaced-<time> in it',
+    )
+    parser.add_argument('--amp', action='store_true', help='automatic mixed precision')
+    parser.add_argument(
+        '--auto-scale-lr', action='store_true', help='multiply the lr by batch size / auto_scale_lr.base_batch_size'
+    )
+    parser.add_argument('--no-validate', action='store_true', help='train without validation')
+    parser.add_argument('--seed', type=natural, help='random seed; the default work dir ends in seed<N> then')
+    parser.add_run_options()
+    return parser
+
+
+@cli
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Train; ``argv`` defaults to the command line."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    args = parser().parse_args(argv)
+    start_process(args)
+    from ..engine import launch, signals  # takes seconds
+
+    if args.gpus and args.launcher == 'none':
+        from . import preflight
+
+        preflight.launch('train', args, argv)
+        return
+    with signals.caught(count_interrupts=not launched()), launch.joined():
+        try:
+            train(args)
+            return
+        except signals.Stopped as error:
+            stop = error.with_traceback(None)  # whose frames hold on to the data loader's workers
+        launch.leave_stopped(stop)
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train to the end, or until :class:`mmrm.engine.signals.Stopped` is raised."""
+    from ..engine import signals
+
+    with contextlib.ExitStack() as locks, contextlib.ExitStack() as waiting:
+        if args.launcher != 'none':  # one that left by itself would leave the others waiting
+            waiting.enter_context(signals.deferred())
+        from . import preflight
+
+        cfg = preflight.prepare_train(args)
+        locks.enter_context(preflight.claimed(cfg, args))
+        runner = preflight.build_runner(cfg)
+        preflight.check_runner(runner)
+        waiting.enter_context(signals.deferred())
+        if args.overwrite and not cfg.resume:
+            preflight.set_aside(runner)
+        preflight.note_start(cfg)
+        if not preflight.saves_on_signals(runner):
+            waiting.close()
+            signals.check()
+        try:
+            runner.train()
+        finally:
+            end_workers(runner)
+    leave()
+
+
+def end_workers(runner) -> None:
+    """End the workers of data loaders that keep them. Python's exit would wait five seconds for each."""
+    for loop in (runner._train_loop, runner._val_loop):
+        loader = getattr(loop, 'dataloader', None)
+        iterator = getattr(loader, '_iterator', None)
+        if hasattr(iterator, '_shutdown_workers'):
+            iterator._shutdown_workers()
+    if hasattr(runner._train_loop, 'dataloader_iterator'):
+        runner._train_loop.dataloader_iterator = None

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..models.data_preprocessor import history_state, load_history_state, reset_history
 from ..utils.errors import UserValueError
 from ..utils.random_state import get_random_state, seeded, set_random_state
-from . import stopping
+from . import signals
 from .batched_images import takes_batched_images
 from .samplers import make_resumable
 
@@ -205,7 +205,7 @@ class ResumableLoop:
             self._random_state = get_random_state()
         set_random_state(self._random_state)
         before, self._validated = self._validated, self._iter
-        kept = tensors_of(self.runner) if stopping.is_deferred() else []
+        kept = tensors_of(self.runner) if signals.is_deferred() else []
         cut_off = None
         try:
             self.runner.val_loop.run()

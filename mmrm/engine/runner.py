@@ -32,27 +32,21 @@ from ..utils import settings
 from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.files import put_in_place
-from . import supervision
+from ..utils.processes import RANK_VARIABLES
 from .compiled import compile_losses
-from .hooks import BindAugmentsHook, HeartbeatHook, NonFiniteLossHook
+from .hooks import BindAugmentsHook, NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
 from .hooks.reset_history import check_model_parts
 from .loops import ResumableEpochLoop, ResumableIterLoop, ResumableLoop
-from .stopping import LetFinish, held
+from .signals import IgnoreSignals, blocked
 
 # A checkpoint is written when the last one is that old, in runs that write any.
 EVERY_MINUTES = 10
 MOST_LINES = 20  # of settings in one warning
 EXACT_LOOPS = dict(EpochBasedTrainLoop=ResumableEpochLoop, IterBasedTrainLoop=ResumableIterLoop)
-MEETING_FILE = 'MMRM_MEETING_FILE'  # set by the launcher on one node
-# Which variables say the same in each launcher.
-RANK_VARIABLES = {
-    'pytorch': dict(RANK='RANK', WORLD_SIZE='WORLD_SIZE', LOCAL_RANK='LOCAL_RANK'),
-    'slurm': dict(RANK='SLURM_PROCID', WORLD_SIZE='SLURM_NTASKS', LOCAL_RANK='SLURM_LOCALID'),
-    'mpi': dict(
-        RANK='OMPI_COMM_WORLD_RANK', WORLD_SIZE='OMPI_COMM_WORLD_SIZE', LOCAL_RANK='OMPI_COMM_WORLD_LOCAL_RANK'
-    ),
-}
+# Seconds a process waits for the others, e.g. while process 0 evaluates. torch's default for NCCL is 10 minutes, less
+# than an evaluation of COCO may take. env_cfg.dist_cfg.timeout replaces it.
+TIMEOUT = 3 * 3600
 
 
 def _ends(schedulers) -> list:
@@ -78,7 +72,7 @@ class Runner(MMEngineRunner):
     - A run whose loss is not finite any more ends (:class:`~mmrm.engine.hooks.NonFiniteLossHook`), and weights that
       are not finite are not saved.
     - On the CPU, several processes talk through gloo, and SyncBN, which has no CPU implementation, becomes BN.
-    - The processes of ``dist_train.sh`` on one node meet through a file, so that none of them has to listen.
+    - A process waits hours for the others, not torch's ten minutes (``TIMEOUT``).
     - A data-loader worker does not end by a signal that asks the run to end.
     - All processes must start from the same place: where one node does not see the checkpoint the others resume from,
       training stops with an error.
@@ -95,13 +89,10 @@ class Runner(MMEngineRunner):
         return super().train()
 
     def setup_env(self, env_cfg: dict) -> None:
-        settings = dict(env_cfg.get('dist_cfg') or {})
-        if self.distributed and not is_distributed():
-            if get_device() == 'cpu':
-                start_gloo(self.launcher, settings.get('timeout'))
-            elif self.launcher == 'pytorch' and meeting_file():  # kwargs for torch's init_process_group
-                env_cfg = dict(env_cfg, dist_cfg=dict(settings, **meet_through_file()))
-        super().setup_env(env_cfg)
+        settings = dict(dict(timeout=TIMEOUT), **(env_cfg.get('dist_cfg') or {}))
+        if self.distributed and not is_distributed() and get_device() == 'cpu':
+            start_gloo(self.launcher, settings['timeout'])
+        super().setup_env(dict(env_cfg, dist_cfg=settings))
 
     def wrap_model(self, model_wrapper_cfg: Optional[dict], model: torch.nn.Module) -> torch.nn.Module:
         if self.distributed and get_device() == 'cpu':
@@ -128,20 +119,17 @@ class Runner(MMEngineRunner):
         if not any(isinstance(hook, NonFiniteLossHook) for hook in self.hooks):
             self.register_hook(NonFiniteLossHook())
 
-        if os.environ.get(supervision.FOLDER):
-            self.register_hook(HeartbeatHook())
-
     @staticmethod
     def build_dataloader(*args, **kwargs) -> DataLoader:
         loader = MMEngineRunner.build_dataloader(*args, **kwargs)
-        loader.worker_init_fn = LetFinish(loader.worker_init_fn)
+        loader.worker_init_fn = IgnoreSignals(loader.worker_init_fn)
         start = loader._get_iterator
 
-        def start_held():
-            with held():
+        def start_blocked():
+            with blocked():
                 return start()
 
-        loader._get_iterator = start_held  # a worker that a signal meets at its start would take the run with it
+        loader._get_iterator = start_blocked  # a worker that a signal meets at its start would take the run with it
         return loader
 
     def build_evaluator(self, evaluator) -> Evaluator:
@@ -323,40 +311,21 @@ def cpu_wrapper(model_wrapper_cfg: Optional[dict], find_unused_parameters: bool 
     return wrapper
 
 
-def start_gloo(launcher: str, timeout: Optional[float] = None) -> None:
+def start_gloo(launcher: str, timeout: float) -> None:
     """Start the gloo process group; mmengine's own start would choose a CUDA device.
 
     Args:
         launcher: 'pytorch', 'slurm' or 'mpi'.
-        timeout: Seconds that a collective operation may take; None for torch's default.
+        timeout: Seconds that a collective operation may take.
     """
     for name, source in RANK_VARIABLES[launcher].items():
         os.environ[name] = os.environ.get(source, '0')
-    kwargs = {} if timeout is None else dict(timeout=datetime.timedelta(seconds=timeout))
-    if launcher == 'pytorch' and meeting_file():
-        torch.distributed.init_process_group('gloo', **meet_through_file(), **kwargs)
-        return
     os.environ.setdefault('MASTER_PORT', '29500')
     if 'MASTER_ADDR' not in os.environ:
         os.environ['MASTER_ADDR'] = first_slurm_host() if launcher == 'slurm' else ''
     if not os.environ['MASTER_ADDR']:
         raise UserValueError(f'MASTER_ADDR is not set: --launcher {launcher} needs the address of the first node.')
-    torch.distributed.init_process_group('gloo', **kwargs)
-
-
-def meeting_file() -> str:
-    """The file through which the processes of this start of the run find each other; '' if they use the network."""
-    file = os.environ.get(MEETING_FILE)
-    return f'{file}-{os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")}' if file else ''
-
-
-def meet_through_file() -> dict:
-    """What torch's ``init_process_group`` needs for that."""
-    return dict(
-        init_method=Path(meeting_file()).as_uri(),
-        rank=int(os.environ['RANK']),
-        world_size=int(os.environ['WORLD_SIZE']),
-    )
+    torch.distributed.init_process_group('gloo', timeout=datetime.timedelta(seconds=timeout))
 
 
 def first_slurm_host() -> str:

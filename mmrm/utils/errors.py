@@ -2,7 +2,9 @@
 
 import functools
 import math
+import os
 import sys
+import traceback
 
 
 class UserError(Exception):
@@ -44,6 +46,12 @@ def one_line(error: BaseException) -> str:
     return name + ' '.join(text.split())
 
 
+def _without_worker(text: str) -> str:
+    """A message without the traceback that torch puts before it when a data-loader worker raised it."""
+    lines = text.strip().splitlines()
+    return lines[-1].partition('Error: ')[2] if len(lines) > 1 and lines[0].startswith('Caught ') else text
+
+
 def cli(main):
     """Decorate a tool's ``main``: a :class:`UserError` becomes ``error: ...`` and exit code 2, Ctrl-C exit code 130."""
 
@@ -52,7 +60,9 @@ def cli(main):
         try:
             return main(*args, **kwargs)
         except UserError as error:
-            print(f'error: {error}', file=sys.stderr, flush=True)
+            if os.environ.get('MMRM_TRACEBACK') == '1':  # --traceback
+                traceback.print_exc()
+            print(f'error: {_without_worker(str(error))}', file=sys.stderr, flush=True)
             sys.exit(2)
         except KeyboardInterrupt:
             print('interrupted', file=sys.stderr, flush=True)

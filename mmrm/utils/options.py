@@ -22,7 +22,6 @@ TOP = (
     'auto_scale_lr',
     'data_preprocessor',
     'compile',
-    'gpu_defaults',
     'sync_bn',
     'find_unused_parameters',
     'model_wrapper_cfg',

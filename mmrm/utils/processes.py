@@ -1,9 +1,22 @@
-"""Which process of a run this is, and lines that only one of them tells."""
+"""Which process of a run this is, lines that only one of them prints, and how a process ends."""
 
+import atexit
+import ctypes
 import os
+import signal
 import sys
 from typing import Set
 
+# Set by a launcher: the file to which its processes report (mmrm.engine.launch), and its process id.
+STATUS, PARENT = 'MMRM_STATUS', 'MMRM_PARENT'
+# The names of torch's variables in each launcher.
+RANK_VARIABLES = {
+    'pytorch': dict(RANK='RANK', WORLD_SIZE='WORLD_SIZE', LOCAL_RANK='LOCAL_RANK'),
+    'slurm': dict(RANK='SLURM_PROCID', WORLD_SIZE='SLURM_NTASKS', LOCAL_RANK='SLURM_LOCALID'),
+    'mpi': dict(
+        RANK='OMPI_COMM_WORLD_RANK', WORLD_SIZE='OMPI_COMM_WORLD_SIZE', LOCAL_RANK='OMPI_COMM_WORLD_LOCAL_RANK'
+    ),
+}
 _warned: Set[str] = set()
 
 
@@ -12,10 +25,14 @@ def local_rank() -> int:
     return int(os.environ.get('LOCAL_RANK', 0))
 
 
+def launched() -> bool:
+    """Whether mmrm's launcher started this process; it has checked the input then, and printed what it found."""
+    return STATUS in os.environ and 'TORCHELASTIC_RUN_ID' in os.environ
+
+
 def tells() -> bool:
-    """Whether this process is the one of its node to tell things that all of them know."""
-    told = {'MMRM_PARENT', 'TORCHELASTIC_RUN_ID'} <= set(os.environ)  # by dist.py, which started this process
-    return local_rank() == 0 and not told
+    """Whether this process is the one of its node that prints what all of them know."""
+    return local_rank() == 0 and not launched()
 
 
 def print_once(text: str) -> None:
@@ -29,3 +46,42 @@ def warn(text: str) -> None:
     if tells() and text not in _warned:
         _warned.add(text)
         print(f'warning: {text}', file=sys.stderr, flush=True)
+
+
+def follow_parent() -> None:
+    """End with the process that ``MMRM_PARENT`` names (Linux), if that one started this one.
+
+    torchrun's processes live in sessions of their own: after a kill -9 of the launcher they would go on writing into
+    the work dir.
+    """
+    parent = int(os.environ.get(PARENT) or 0)
+    if not parent or not sys.platform.startswith('linux'):
+        return
+    started = os.getppid() == parent
+    if started:
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent and (started or launched()):  # it was gone before
+        sys.exit(1)
+
+
+def leave(code: int = 0, wait: bool = True) -> None:
+    """End the process group and, unless this process ran alone with code 0, the process.
+
+    Python's ordinary exit tears gloo's threads down, and under load that aborts now and then: a finished run would
+    count as failed.
+    """
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        if wait:
+            distributed.barrier()
+        if code == 0 and distributed.get_backend() == 'nccl':
+            distributed.destroy_process_group()
+        else:
+            atexit._run_exitfuncs()  # logs, visualizers
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    if code:
+        sys.exit(code)

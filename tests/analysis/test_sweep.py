@@ -56,7 +56,7 @@ def test_the_sweeps_are_those_of_the_paper():
 
 def model_of(run):
     """The preprocessor's augment and the head of a run, through train.py's own command line."""
-    args = train.parser(processes=run.gpus > 1).parse_args(run.command()[3 if run.gpus > 1 else 2 :])
+    args = train.parser().parse_args(run.command()[2:])
     cfg = Config.fromfile(run.config)
     cfg.merge_from_dict(args.cfg_options)
     assert args.seed == run.seed and args.work_dir == str(run.work_dir) and args.resume == 'auto'

@@ -49,4 +49,4 @@ def test_a_training_run_is_checked(tmp_path, monkeypatch):
         [str(path), '--device', 'cpu', '--cfg-options', 'model.data_preprocessor.batch_augments.probs=1.5']
     )
     with pytest.raises(UserValueError, match='must be a number from 0 to 1'):
-        train.prepare(args)
+        preflight.prepare_train(args)

@@ -26,8 +26,9 @@ from mmengine.model import BaseModule
 from tiny_run import BESIDE, in_pure_python, write_run
 
 from mmrm import weights
-from mmrm.cli import launch, preflight
+from mmrm.cli import preflight, test, train
 from mmrm.datasets.locate import find_data
+from mmrm.engine import launch
 from mmrm.engine.runner import CrashSafeCheckpointHook, Runner, cpu_wrapper
 from mmrm.utils import files, paths
 from mmrm.utils.config import datasets
@@ -41,7 +42,7 @@ def trained(tmp_path_factory):
     """A finished run of two epochs that keeps both checkpoints: (config, work dir)."""
     folder = tmp_path_factory.mktemp('trained')
     config = write_run(folder, more='default_hooks["checkpoint"]["max_keep_ckpts"] = 3\n')
-    launch.train([str(config), '--work-dir', str(folder / 'work'), '--device', 'cpu'])
+    train.main([str(config), '--work-dir', str(folder / 'work'), '--device', 'cpu'])
     return config, folder / 'work'
 
 
@@ -52,7 +53,7 @@ def run(tmp_path):
 
 
 def args_of(config, *more):
-    return launch.train_parser().parse_args([str(config), *map(str, more)])
+    return train.parser().parse_args([str(config), *map(str, more)])
 
 
 def content(folder: Path) -> dict:
@@ -61,18 +62,18 @@ def content(folder: Path) -> dict:
 
 # ---------------------------------------------------------------------------------------------------- command line
 def test_unknown_option_names_the_near_one(error, run):
-    assert 'did you mean --work-dir?' in error(launch.train, run[0], '--work-dri', 'x')
+    assert 'did you mean --work-dir?' in error(train.main, run[0], '--work-dri', 'x')
 
 
 def test_an_option_that_would_hide_the_preprocessor_is_refused(error, tmp_path):
     astray = 'model.data_preprocessor.batch_augments.augments.alpha=0.3'
-    message = error(launch.train, write_run(tmp_path, more=BESIDE), '--cfg-options', astray)
+    message = error(train.main, write_run(tmp_path, more=BESIDE), '--cfg-options', astray)
     assert 'beside the model, so it is data_preprocessor.batch_augments.augments.alpha' in message
 
 
 def test_an_option_that_the_config_does_not_know_is_a_warning(run, capsys):
     options = ('--work-dir', run[1], '--cfg-options', 'model.data_preprocesor.batch_augments.augments.alpha=0.3')
-    assert launch.prepare_train(args_of(run[0], *options)).model.data_preprocesor
+    assert preflight.prepare_train(args_of(run[0], *options)).model.data_preprocesor
     told = capsys.readouterr().err
     assert told.startswith('warning: --cfg-options model.data_preprocesor.batch_augments.augments.alpha: the config')
     assert 'Did you mean model.data_preprocessor.batch_augments.augments.alpha?' in told
@@ -80,11 +81,11 @@ def test_an_option_that_the_config_does_not_know_is_a_warning(run, capsys):
 
 @pytest.mark.parametrize('value', ['lr', '=3', 'model.x=[1,2'])
 def test_cfg_options_that_are_no_pairs_are_named(error, run, value):
-    assert f'--cfg-options: {value}' in error(launch.train, run[0], '--cfg-options', value).replace("'", '')
+    assert f'--cfg-options: {value}' in error(train.main, run[0], '--cfg-options', value).replace("'", '')
 
 
 def test_missing_config_names_near_configs(error, tmp_path):
-    message = error(launch.train, 'configs/rm/resnet50_8xb64_in1.py', '--work-dir', tmp_path / 'work')
+    message = error(train.main, 'configs/rm/resnet50_8xb64_in1.py', '--work-dir', tmp_path / 'work')
     assert 'in1.py does not exist' in message and 'configs/rm/resnet50_8xb64_in1k.py' in message
     assert not (tmp_path / 'work').exists()
 
@@ -103,89 +104,64 @@ def test_resume_takes_nothing_auto_or_a_path(run):
 def test_config_that_cannot_be_read_is_named_with_its_line(error, tmp_path, text, line):
     config = tmp_path / 'bad.py'
     config.write_text(text)
-    message = error(launch.train, config, '--work-dir', tmp_path / 'work')
+    message = error(train.main, config, '--work-dir', tmp_path / 'work')
     assert 'bad.py' in message and line in message
 
 
 def test_part_of_a_config_is_no_run(error, tmp_path):
     config = tmp_path / 'part.py'
     config.write_text('model = dict()\n')
-    assert 'no train_dataloader, train_cfg, optim_wrapper' in error(launch.train, config)
-
-
-@pytest.mark.parametrize('way', ['option', 'variable'])
-def test_traceback_of_a_mistake_is_shown_on_demand(capsys, tmp_path, monkeypatch, way):
-    config = tmp_path / 'bad.py'
-    config.write_text('a = b\n')
-    if way == 'variable':
-        monkeypatch.setenv('MMRM_TRACEBACK', '1')
-    with pytest.raises(SystemExit):
-        launch.train([str(config), *(['--traceback'] if way == 'option' else [])])
-    assert 'Traceback' in capsys.readouterr().err
+    assert 'no train_dataloader, train_cfg, optim_wrapper' in error(train.main, config)
 
 
 # ------------------------------------------------------------------------------------------------ devices, processes
-def test_without_a_gpu_the_message_names_both_ways_to_the_cpu(error, run, monkeypatch):
+@pytest.fixture
+def started(monkeypatch):
+    """What the launcher would have started: (script, arguments, processes)."""
+    calls = []
+    monkeypatch.setattr(launch, 'run', lambda script, argv, processes, saves: calls.append((script, argv, processes)))
+    return calls
+
+
+@pytest.mark.parametrize('more', [(), ('--gpus', 1)])
+def test_without_a_gpu_the_message_names_both_ways_to_the_cpu(error, run, monkeypatch, more):
     monkeypatch.delenv('MMRM_DEVICE')
     monkeypatch.setattr(device_utils, 'DEVICE', 'cpu')
-    for function, more in ((launch.train, ()), (launch.dist, ('1',))):
-        argv = ('train', run[0]) if function is launch.dist else (run[0],)
-        message = error(function, *argv, *more, '--work-dir', run[1])
-        assert '--device cpu' in message and 'MMRM_DEVICE=cpu' in message
-    assert not run[1].exists()
+    message = error(train.main, run[0], *more, '--work-dir', run[1])
+    assert '--device cpu' in message and 'MMRM_DEVICE=cpu' in message and not run[1].exists()
 
 
-def test_cpu_that_is_asked_for_is_used_where_there_is_a_gpu(monkeypatch):
-    monkeypatch.setattr(device_utils, 'DEVICE', 'cuda')
-    assert preflight.choose_device('cpu') == 'cpu' == device_utils.get_device()
-    assert os.environ['CUDA_VISIBLE_DEVICES'] == ''
-
-
-def test_unknown_device_is_named(monkeypatch):
-    monkeypatch.setenv('MMRM_DEVICE', 'tpu')
-    with pytest.raises(UserError, match='MMRM_DEVICE=tpu'):
-        preflight.choose_device()
-
-
-def test_more_processes_than_gpus(error, run, monkeypatch):
+def test_more_processes_than_gpus(error, run, monkeypatch, started):
     monkeypatch.delenv('MMRM_DEVICE')
     monkeypatch.setattr(device_utils, 'DEVICE', 'cuda')
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
-    assert '3 processes' in error(launch.dist, 'train', run[0], 3)
-    monkeypatch.setattr(launch, 'run_processes', lambda *args, **kwargs: None)
-    launch.dist(['train', str(run[0]), '2', '--work-dir', str(run[1])])
+    assert '3 processes' in error(train.main, run[0], '--gpus', 3)
+    train.main([str(run[0]), '--gpus', '2', '--work-dir', str(run[1])])
     # Started by something else, each process looks for itself.
-    monkeypatch.delenv('MMRM_PARENT')
-    monkeypatch.setenv('LOCAL_WORLD_SIZE', '3')
-    for name in ('RANK', 'WORLD_SIZE'):
-        monkeypatch.setenv(name, '0')
-    assert '3 processes' in error(launch.train, run[0], '--launcher', 'pytorch')
+    for name, value in dict(LOCAL_WORLD_SIZE='3', RANK='0', WORLD_SIZE='0').items():
+        monkeypatch.setenv(name, value)
+    assert '3 processes' in error(train.main, run[0], '--launcher', 'pytorch') and len(started) == 1
 
 
 @pytest.mark.parametrize('gpus', ['0', '-1', 'two', '1.5'])
 def test_gpus_must_be_a_positive_number(error, run, gpus):
-    assert 'GPUS' in error(launch.dist, 'train', run[0], gpus)
+    assert '--gpus' in error(train.main, run[0], f'--gpus={gpus}')
 
 
-def test_busy_port_matters_to_node_0_only(error, run, monkeypatch):
-    started = []
-    monkeypatch.setattr(launch, 'run_processes', lambda *args, **kwargs: started.append(args))
+def test_busy_port_matters_to_node_0_only(error, run, monkeypatch, started):
     with socket.socket() as other:
-        other.bind(('127.0.0.1', 0))
+        other.bind(('', 0))
         other.listen()
-        port = other.getsockname()[1]
-        monkeypatch.setenv('PORT', str(port))
-        monkeypatch.setenv('NNODES', '2')
-        monkeypatch.setenv('MASTER_ADDR', '127.0.0.1')
-        message = error(launch.dist, 'train', run[0], 1, '--work-dir', run[1])
-        assert f'port {port}' in message and 'PORT=' in message
-        assert not started and not run[1].exists()
+        for name, value in dict(PORT=str(other.getsockname()[1]), NNODES='2', MASTER_ADDR='127.0.0.1').items():
+            monkeypatch.setenv(name, value)
+        message = error(train.main, run[0], '--gpus', 1, '--work-dir', run[1])
+        assert f'PORT={os.environ["PORT"]} cannot be used' in message and not started and not run[1].exists()
         monkeypatch.setenv('NODE_RANK', '1')
-        launch.dist(['train', str(run[0]), '1', '--work-dir', str(run[1])])
-        monkeypatch.setenv('NNODES', '1')  # one node alone uses no port
+        assert '--node_rank=1' in launch.torchrun_options(1)
+        train.main([str(run[0]), '--gpus', '1', '--work-dir', str(run[1])])
+        monkeypatch.setenv('NNODES', '1')  # one node alone uses no fixed port
         monkeypatch.setenv('NODE_RANK', '0')
-        launch.dist(['train', str(run[0]), '1', '--work-dir', str(run[1])])
-    assert started[0][:5] == (1, 2, 1, '127.0.0.1', port)
+        train.main([str(run[0]), '--gpus', '1', '--work-dir', str(run[1])])
     assert len(started) == 2
 
 
@@ -196,33 +172,57 @@ def test_busy_port_matters_to_node_0_only(error, run, monkeypatch):
         ('NODE_RANK', '1'),
         ('NODE_RANK', 'a'),
         ('PORT', '70000'),
-        ('MASTER_ADDR', 'no such host'),
         ('MAX_RESTARTS', 'often'),
-        ('HANG_MINUTES', '-1'),
-        ('MMRM_RENDEZVOUS', 'udp'),
+        ('MASTER_ADDR', 'no such host'),
+        ('MASTER_ADDR', ''),
     ],
 )
 def test_wrong_node_variables_are_named(error, run, monkeypatch, name, value):
+    monkeypatch.setenv('NNODES', '2' if name == 'MASTER_ADDR' else '1')
     monkeypatch.setenv(name, value)
-    assert f'{name}={value}' in error(launch.dist, 'train', run[0], 1)
+    assert name in error(train.main, run[0], '--gpus', 1)
 
 
-def test_dist_passes_the_options_on_to_each_process(run, monkeypatch):
-    started = []
-    monkeypatch.setattr(launch, 'run_processes', lambda *args, **kwargs: started.append(args[-1]))
-    launch.dist(['train', str(run[0]), '2', '--work-dir', str(run[1]), '--cfg-options', 'train_cfg.max_epochs=1'])
-    script, *argv = started[0]
-    assert Path(script).samefile(paths.shipped() / 'tools' / 'train.py')
-    args = launch.train_parser().parse_args(argv)
+def test_the_options_are_passed_on_to_each_process(run, started):
+    train.main([str(run[0]), '--gpus', '2', '--work-dir', str(run[1]), '--cfg-options', 'train_cfg.max_epochs=1'])
+    ((script, argv, processes),) = started
+    assert script.samefile(paths.shipped() / 'tools' / 'train.py') and processes == 2
+    args = train.parser().parse_args(argv)
     assert (args.config, args.launcher, args.work_dir) == (str(run[0]), 'pytorch', str(run[1]))
     assert args.cfg_options == {'train_cfg.max_epochs': 1}
+
+
+def test_checks_run_in_the_launcher_and_not_in_its_processes(run, started, monkeypatch):
+    """Under another launcher, in the first process of each node."""
+    seen = []
+    for name in ('check_optimizer', 'compare_classes', 'check_unused', 'check_work_dir'):
+        monkeypatch.setattr(preflight, name, lambda *args, name=name: seen.append(name))
+    train.main([str(run[0]), '--gpus', '2', '--work-dir', str(run[1])])
+    assert len(seen) == 4
+    for name, value in dict(RANK='0', WORLD_SIZE='2', TORCHELASTIC_RUN_ID='x', MMRM_STATUS='x').items():
+        monkeypatch.setenv(name, value)
+    rank = args_of(run[0], '--work-dir', run[1], '--launcher', 'pytorch')
+    preflight.prepare_train(rank)
+    assert len(seen) == 4
+    monkeypatch.delenv('MMRM_STATUS')
+    preflight.prepare_train(rank)
+    assert len(seen) == 8
+    monkeypatch.setenv('LOCAL_RANK', '1')
+    preflight.prepare_train(rank)
+    assert len(seen) == 8
+
+
+def test_cpu_that_is_asked_for_is_used_where_there_is_a_gpu(monkeypatch):
+    monkeypatch.setattr(device_utils, 'DEVICE', 'cuda')
+    assert preflight.choose_device('cpu') == 'cpu' == device_utils.get_device()
+    assert os.environ['CUDA_VISIBLE_DEVICES'] == ''
 
 
 def test_launcher_without_its_launcher_is_a_mistake(error, run, monkeypatch):
     for name in ('RANK', 'SLURM_PROCID'):
         monkeypatch.delenv(name, raising=False)
-    assert 'dist_train.sh' in error(launch.train, run[0], '--launcher', 'pytorch')
-    assert 'SLURM_PROCID' in error(launch.train, run[0], '--launcher', 'slurm')
+    assert 'dist_train.sh' in error(train.main, run[0], '--launcher', 'pytorch')
+    assert 'SLURM_PROCID' in error(train.main, run[0], '--launcher', 'slurm')
 
 
 def test_cpu_wrapper_keeps_what_the_config_says_but_the_device():
@@ -234,7 +234,7 @@ def test_cpu_wrapper_keeps_what_the_config_says_but_the_device():
 
 # ------------------------------------------------------------------------------------------------------------ options
 def test_options_reach_the_config(run):
-    cfg = launch.prepare_train(
+    cfg = preflight.prepare_train(
         args_of(
             run[0],
             '--work-dir',
@@ -254,10 +254,10 @@ def test_options_reach_the_config(run):
 def test_amp_is_float16_on_a_gpu_and_bfloat16_on_the_cpu(run, monkeypatch):
     monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: True)
     options = args_of(run[0], '--amp', '--work-dir', run[1])
-    assert launch.prepare_train(options).optim_wrapper.type == 'BFloat16OptimWrapper'
+    assert preflight.prepare_train(options).optim_wrapper.type == 'BFloat16OptimWrapper'
     monkeypatch.delenv('MMRM_DEVICE')
     monkeypatch.setattr(device_utils, 'DEVICE', 'cuda')
-    wrapper = launch.prepare_train(options).optim_wrapper
+    wrapper = preflight.prepare_train(options).optim_wrapper
     assert (wrapper.type, wrapper.loss_scale) == ('AmpOptimWrapper', 'dynamic')
 
 
@@ -272,7 +272,7 @@ def test_validation_is_in_float32_unless_it_is_asked_for(run, monkeypatch, fp16)
         'predict',
         lambda self, inputs, samples: seen.add(self.backbone(inputs)[-1].dtype) or predict(self, inputs, samples),
     )
-    launch.train(
+    train.main(
         [
             str(run[0]),
             '--amp',
@@ -294,20 +294,20 @@ def test_validation_is_in_float32_unless_it_is_asked_for(run, monkeypatch, fp16)
 
 def test_a_precision_that_the_cpu_lacks_is_refused(error, run, monkeypatch):
     gpu_only = ('--cfg-options', 'optim_wrapper.type=AmpOptimWrapper')
-    assert 'needs a GPU' in error(launch.train, run[0], '--work-dir', run[1], *gpu_only)
+    assert 'needs a GPU' in error(train.main, run[0], '--work-dir', run[1], *gpu_only)
     other = ('--cfg-options', 'optim_wrapper.type=ApexOptimWrapper')
-    assert '--amp replaces' in error(launch.train, run[0], '--work-dir', run[1], '--amp', *other)
+    assert '--amp replaces' in error(train.main, run[0], '--work-dir', run[1], '--amp', *other)
     monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: True)
-    assert launch.prepare_train(args_of(run[0], '--work-dir', run[1], '--amp', *gpu_only)).optim_wrapper.type == (
+    assert preflight.prepare_train(args_of(run[0], '--work-dir', run[1], '--amp', *gpu_only)).optim_wrapper.type == (
         'BFloat16OptimWrapper'
     )
     monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: False)
-    assert 'no kernels for bfloat16' in error(launch.train, run[0], '--amp', '--work-dir', run[1])
+    assert 'no kernels for bfloat16' in error(train.main, run[0], '--amp', '--work-dir', run[1])
 
 
 def test_auto_scale_lr_needs_a_base_batch_size(error, run):
     run[0].write_text(run[0].read_text() + 'auto_scale_lr = dict(enable=False)\n')
-    assert 'base_batch_size' in error(launch.train, run[0], '--auto-scale-lr', '--work-dir', run[1])
+    assert 'base_batch_size' in error(train.main, run[0], '--auto-scale-lr', '--work-dir', run[1])
 
 
 def test_work_dir_is_the_option_then_the_config_then_the_table_cell(run, tmp_path, monkeypatch):
@@ -316,16 +316,16 @@ def test_work_dir_is_the_option_then_the_config_then_the_table_cell(run, tmp_pat
     shipped = tmp_path / 'configs' / 'rm' / 'tiny.py'
     shipped.parent.mkdir(parents=True)
     shutil.copy(run[0], shipped)
-    assert launch.prepare_train(args_of(shipped)).work_dir == str(tmp_path / 'work_dirs/rm/tiny')
-    assert launch.prepare_train(args_of(shipped, '--seed', 2)).work_dir == str(tmp_path / 'work_dirs/rm/tiny/seed2')
+    assert preflight.prepare_train(args_of(shipped)).work_dir == str(tmp_path / 'work_dirs/rm/tiny')
+    assert preflight.prepare_train(args_of(shipped, '--seed', 2)).work_dir == str(tmp_path / 'work_dirs/rm/tiny/seed2')
     shipped.write_text(shipped.read_text() + 'work_dir = "own"\n')
-    assert launch.prepare_train(args_of(shipped)).work_dir == str(tmp_path / 'own')
-    assert launch.prepare_train(args_of(shipped, '--work-dir', 'here')).work_dir == str(tmp_path / 'here')
+    assert preflight.prepare_train(args_of(shipped)).work_dir == str(tmp_path / 'own')
+    assert preflight.prepare_train(args_of(shipped, '--work-dir', 'here')).work_dir == str(tmp_path / 'here')
 
 
 def test_loader_without_workers_is_not_asked_to_keep_them(run):
     run[0].write_text(run[0].read_text() + 'train_dataloader.update(persistent_workers=True, prefetch_factor=2)\n')
-    loader = launch.prepare_train(args_of(run[0], '--work-dir', run[1])).train_dataloader
+    loader = preflight.prepare_train(args_of(run[0], '--work-dir', run[1])).train_dataloader
     assert not loader.persistent_workers and 'prefetch_factor' not in loader
 
 
@@ -358,20 +358,20 @@ def test_relative_data_is_found_from_here_then_from_home(tmp_path, monkeypatch):
 
 def test_missing_data_is_named_with_its_field(error, run, tmp_path, monkeypatch):
     field = 'train_dataloader.dataset.data_root'
-    message = error(launch.train, run[0], '--cfg-options', f'{field}=data/nowhere')
+    message = error(train.main, run[0], '--cfg-options', f'{field}=data/nowhere')
     places = ' and '.join(sorted([os.getcwd(), str(tmp_path)]))
     assert f"{field} = 'data/nowhere' does not exist in {places}." in message
     monkeypatch.chdir(tmp_path)  # the home folder: one place to look in
-    assert f'does not exist in {tmp_path}.' in error(launch.train, run[0], '--cfg-options', f'{field}=data/nowhere')
+    assert f'does not exist in {tmp_path}.' in error(train.main, run[0], '--cfg-options', f'{field}=data/nowhere')
     other = "dict(type='ConcatDataset', datasets=[dict(dataset, data_root='/nowhere')])"
     run[0].write_text(f"{run[0].read_text()}train_dataloader['dataset'] = {other}\n")
-    assert "train_dataloader.dataset.datasets.0.data_root = '/nowhere'" in error(launch.train, run[0])
+    assert "train_dataloader.dataset.datasets.0.data_root = '/nowhere'" in error(train.main, run[0])
     assert not run[1].exists()
 
 
 def test_data_that_this_run_does_not_read_may_be_missing(run):
     more = ('--cfg-options', 'test_dataloader.dataset.data_root=/nowhere', 'val_dataloader.dataset.data_root=/nowhere')
-    launch.prepare_train(args_of(run[0], '--no-validate', '--work-dir', run[1], *more))
+    preflight.prepare_train(args_of(run[0], '--no-validate', '--work-dir', run[1], *more))
 
 
 def test_data_that_downloads_itself_may_be_missing(tmp_path, monkeypatch):
@@ -387,82 +387,72 @@ def test_data_that_downloads_itself_may_be_missing(tmp_path, monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------------ config mistakes
-@pytest.mark.parametrize(
-    'option, named',
-    [
-        ('model.backbone.type=ResNett', 'ResNett is not in the mmpretrain::model'),
-        ('model.backbone.dpeth=18', "'dpeth'"),
-        ('optim_wrapper.optimizer.type=SDG', 'SDG'),
-        ('train_dataloader.sampler.type=Sampler', 'Sampler'),
-        ('train_cfg.max_iters=3', "'max_iters'"),
-        ('model.data_preprocessor.batch_augments.augments.alpha=2', 'alpha'),
-    ],
-)
-def test_wrong_names_and_values_in_a_config_are_one_line(error, run, option, named):
-    message = error(launch.train, run[0], '--work-dir', run[1], '--cfg-options', option)
-    assert named in message
+def test_an_unknown_optimizer_is_named_and_a_librarys_own_error_keeps_its_traceback(error, run):
+    options = ('--work-dir', str(run[1]), '--cfg-options')
+    assert 'SDG' in error(train.main, run[0], *options, 'optim_wrapper.optimizer.type=SDG')
+    with pytest.raises(KeyError, match='ResNett'):
+        train.main([str(run[0]), *options, 'model.backbone.type=ResNett'])
 
 
-def test_a_bug_keeps_its_traceback(run, monkeypatch):
-    monkeypatch.setattr(launch, 'build_runner', lambda cfg: {}['bug'])
-    with pytest.raises(KeyError, match='bug'):
-        launch.train([str(run[0]), '--work-dir', str(run[1])])
-
-
-def test_a_mistake_is_told_by_the_first_process_and_by_another_if_it_is_left_alone(error, run, monkeypatch, capsys):
-    said = []
-
-    def sleep(seconds):
-        if seconds >= 1:  # others sleep too, for a moment
-            said.append((seconds, capsys.readouterr().err))
-
-    monkeypatch.setattr(launch.time, 'sleep', sleep)
-    argv = [run[0], '--cfg-options', 'train_dataloader.dataset.data_root=/nowhere']
-    assert '/nowhere' in error(launch.train, *argv) and said == []
-    # The launcher ends the others within the time; if only this one failed, its message is the only one.
-    assert '/nowhere' in error(launch.train, *argv, '--local-rank', '1') and said == [(10, '')]
-
-
-def test_an_error_without_words_is_told_by_its_name():
-    assert str(launch.explain(FileNotFoundError())) == 'FileNotFoundError'
+@pytest.mark.parametrize('way', ['option', 'variable'])
+def test_traceback_of_a_mistake_is_shown_on_demand(capsys, tmp_path, monkeypatch, way):
+    config = tmp_path / 'bad.py'
+    config.write_text('a = b\n')
+    if way == 'variable':
+        monkeypatch.setenv('MMRM_TRACEBACK', '1')
+    with pytest.raises(SystemExit):
+        train.main([str(config), *(['--traceback'] if way == 'option' else [])])
+    assert 'Traceback' in capsys.readouterr().err
 
 
 # ----------------------------------------------------------------------------------------------------------- work dirs
 def test_file_in_place_of_the_work_dir_stays(error, run):
     run[1].write_text('mine')
-    assert 'is a file' in error(launch.train, run[0], '--work-dir', run[1])
-    assert 'Not a directory' in error(launch.train, run[0], '--work-dir', run[1] / 'below')
+    assert 'is a file' in error(train.main, run[0], '--work-dir', run[1])
+    assert 'Not a directory' in error(train.main, run[0], '--work-dir', run[1] / 'below')
     assert run[1].read_text() == 'mine'
 
 
 @pytest.mark.skipif(not Path('/proc/self').is_dir(), reason='needs a file system that nobody can write to')
 def test_work_dir_that_cannot_be_written_to(error, run):
-    assert '/proc/mmrm cannot be written to' in error(launch.train, run[0], '--work-dir', '/proc/mmrm')
+    assert '/proc/mmrm cannot be written to' in error(train.main, run[0], '--work-dir', '/proc/mmrm')
 
 
 @pytest.mark.skipif(not hasattr(os, 'geteuid') or os.geteuid() == 0, reason='root may write everywhere')
 def test_read_only_work_dir(error, run):
     run[1].mkdir(mode=0o500)
-    assert 'Permission denied' in error(launch.train, run[0], '--work-dir', run[1])
+    assert 'Permission denied' in error(train.main, run[0], '--work-dir', run[1])
 
 
 needs_locks = pytest.mark.skipif(files.fcntl is None, reason='no file locks here')
 
 
 @needs_locks
-@pytest.mark.parametrize('options', [(), ('--resume',), ('--overwrite',)])
-def test_a_second_run_in_a_work_dir_stops_and_names_the_first(error, trained, tmp_path, monkeypatch, options):
+@pytest.mark.parametrize('options', [(), ('--resume',), ('--overwrite', '--gpus', '1')])
+def test_a_second_run_in_a_work_dir_stops_and_names_the_first(error, trained, tmp_path, started, options):
     work = tmp_path / 'work'
     shutil.copytree(trained[1], work)
-    monkeypatch.setattr(launch, 'run_processes', lambda *args, **kwargs: pytest.fail('processes were started'))
     with files.locked(work / files.RUN_LOCK):
         before = content(work)
-        for function, argv in ((launch.train, ()), (launch.dist, ('train',))):
-            gpus = ('1',) if argv else ()
-            message = error(function, *argv, trained[0], *gpus, '--work-dir', work, *options)
-            assert f'work dir {work} is in use: process {os.getpid()} on {socket.gethostname()}, since' in message
-            assert 'another --work-dir' in message
-        assert content(work) == before
+        message = error(train.main, trained[0], '--work-dir', work, *options)
+        assert f'work dir {work} is in use: process {os.getpid()} on {socket.gethostname()}, since' in message
+        assert 'another --work-dir' in message and content(work) == before and not started
+
+
+@needs_locks
+def test_only_the_first_process_of_a_run_asks_for_its_lock(run, monkeypatch, started):
+    run[1].mkdir()
+    with files.locked(run[1] / files.RUN_LOCK):  # held by the first process, on another node
+        for name, value in dict(NNODES='2', MASTER_ADDR='127.0.0.1', NODE_RANK='1').items():
+            monkeypatch.setenv(name, value)
+        train.main([str(run[0]), '--gpus', '1', '--work-dir', str(run[1])])
+        for name, value in dict(RANK='1', LOCAL_RANK='0', WORLD_SIZE='2').items():
+            monkeypatch.setenv(name, value)
+        cfg = preflight.prepare_train(args_of(run[0], '--work-dir', run[1], '--launcher', 'pytorch'))
+        with preflight.claimed(cfg, args_of(run[0], '--launcher', 'pytorch')):
+            pass
+        with pytest.raises(UserError, match='is in use'):  # NODE_RANK is of no concern to train.py alone
+            preflight.prepare_train(args_of(run[0], '--work-dir', run[1]))
 
 
 @needs_locks
@@ -470,46 +460,14 @@ def test_checkpoints_in_another_folder_have_a_lock_there(error, run, tmp_path):
     elsewhere = ('--cfg-options', f'default_hooks.checkpoint.out_dir={tmp_path / "scratch"}')
     (tmp_path / 'scratch' / 'work').mkdir(parents=True)
     with files.locked(tmp_path / 'scratch' / 'work' / files.RUN_LOCK):
-        message = error(launch.train, run[0], '--work-dir', run[1], *elsewhere)
+        message = error(train.main, run[0], '--work-dir', run[1], *elsewhere)
     assert f'work dir {tmp_path / "scratch" / "work"} is in use' in message and not run[1].exists()
-
-
-@needs_locks
-def test_a_run_holds_its_folders_to_its_end_and_no_longer(error, run, tmp_path, monkeypatch):
-    seen, out = [], tmp_path / 'scratch'
-
-    def look(self):
-        seen.extend(files.lock_holder(folder / files.RUN_LOCK) for folder in (run[1], out / 'work'))
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Runner, 'train', look)
-    error(launch.train, run[0], '--work-dir', run[1], '--cfg-options', f'default_hooks.checkpoint.out_dir={out}')
-    assert len(seen) == 2 and all(holder.startswith(f'process {os.getpid()} on ') for holder in seen)
-    assert not list(tmp_path.rglob(files.RUN_LOCK))
-
-
-@needs_locks
-def test_only_the_first_process_of_a_run_asks_for_its_lock(run, monkeypatch):
-    run[1].mkdir()
-    monkeypatch.setattr(launch, 'run_processes', lambda *args, **kwargs: None)
-    with files.locked(run[1] / files.RUN_LOCK):  # held by the first process, on another node
-        monkeypatch.setenv('NNODES', '2')
-        monkeypatch.setenv('MASTER_ADDR', '127.0.0.1')
-        monkeypatch.setenv('NODE_RANK', '1')
-        launch.dist(['train', str(run[0]), '1', '--work-dir', str(run[1])])
-        for name, value in dict(RANK='1', LOCAL_RANK='0', WORLD_SIZE='2').items():
-            monkeypatch.setenv(name, value)
-        cfg = launch.prepare_train(args_of(run[0], '--work-dir', run[1], '--launcher', 'pytorch'))
-        with preflight.claimed(cfg, args_of(run[0], '--launcher', 'pytorch')):
-            pass
-        with pytest.raises(UserError, match='is in use'):  # NODE_RANK is of no concern to train.py alone
-            launch.prepare_train(args_of(run[0], '--work-dir', run[1]))
 
 
 @needs_locks
 def test_a_test_runs_beside_the_training(trained, tmp_path):
     with files.locked(trained[1] / files.RUN_LOCK):
-        launch.test([str(trained[0]), str(trained[1] / 'epoch_1.pth'), '--work-dir', str(trained[1])])
+        test.main([str(trained[0]), str(trained[1] / 'epoch_1.pth'), '--work-dir', str(trained[1])])
 
 
 @pytest.fixture
@@ -532,12 +490,12 @@ def test_full_disk_is_found_before_training(error, run, disk):
     with pytest.raises(OSError), open(disk / 'filler', 'wb', buffering=0) as file:
         for _ in range(1 << 10):
             file.write(bytes(1 << 13))
-    assert 'No space left' in error(launch.train, run[0], '--work-dir', disk / 'work')
+    assert 'No space left' in error(train.main, run[0], '--work-dir', disk / 'work')
 
 
 def test_disk_too_small_for_a_checkpoint_is_found_before_training(error, run, disk):
     (disk / 'filler').write_bytes(bytes(3 << 20))
-    assert 'a checkpoint takes about 2 MiB' in error(launch.train, run[0], '--work-dir', disk / 'work')
+    assert 'a checkpoint takes about 2 MiB' in error(train.main, run[0], '--work-dir', disk / 'work')
     assert not list((disk / 'work').glob('*.pth'))
 
 
@@ -552,44 +510,35 @@ def test_the_history_of_all_processes_counts_as_part_of_a_checkpoint(monkeypatch
     assert preflight.history_size(runner, SimpleNamespace(save_history=True)) == 0
 
 
-def test_disk_that_fills_up_during_training_keeps_the_older_checkpoint(error, run, disk):
-    """A checkpoint of 1.5 MB and the best one of 0.8 MB fit beside the filler, another one does not."""
-    (disk / 'filler').write_bytes(bytes(1 << 20))
-    message = error(launch.train, run[0], '--work-dir', disk / 'work')
-    assert 'No space left' in message and str(disk / 'work') in message and '--resume' in message
-    assert sorted(path.name for path in (disk / 'work').glob('*.p*')) == [
-        'best_accuracy_top1_epoch_1.pth',
-        'epoch_1.pth',
-        'tiny.py',
-    ]
-    assert torch.load(disk / 'work/epoch_1.pth', weights_only=True)['meta']['epoch'] == 1
-    assert not list((disk / 'work').glob('.*.part'))
-
-
-def test_write_error_in_mid_checkpoint_keeps_the_older_one(error, run, monkeypatch):
-    """The same without a disk of its own, and with the half-written file that a real disk leaves."""
-    put = LocalBackend.put
+# --------------------------------------------------------------------------------------------------------- checkpoints
+def test_write_error_in_mid_checkpoint_keeps_the_older_one(run, monkeypatch):
+    """As a full disk does, with the half-written file that it leaves. Until then the run holds its lock."""
+    put, seen = LocalBackend.put, []
 
     def put_half(self, data, path):
         if 'epoch_2' in str(path):
+            seen.append(files.lock_holder(run[1] / files.RUN_LOCK))
             put(self, data[: len(data) // 2], path)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         put(self, data, path)
 
     monkeypatch.setattr(LocalBackend, 'put', put_half)
-    assert f'work dir {run[1]}' in error(launch.train, run[0], '--work-dir', run[1])
+    with pytest.raises(OSError, match='No space left'):
+        train.main([str(run[0]), '--work-dir', str(run[1])])
     assert preflight.latest_checkpoint(run[1]) == run[1] / 'epoch_1.pth'
     preflight.check_resumable(run[1] / 'epoch_1.pth', run[1])
-    assert not list(run[1].glob('.*.part')) and not list(run[1].glob('*epoch_2*'))
+    assert sorted(path.name for path in run[1].glob('*.pth')) == ['best_accuracy_top1_epoch_1.pth', 'epoch_1.pth']
+    assert not list(run[1].glob('.*.part'))
+    assert files.fcntl is None or seen[0].startswith(f'process {os.getpid()} on ')
+    assert not (run[1] / files.RUN_LOCK).exists()
 
 
-# --------------------------------------------------------------------------------------------------------- checkpoints
 def test_checkpoints_of_a_run_are_replaced_on_demand_only(error, trained):
     config, work = trained
     before = content(work)
-    assert 'epoch_2.pth' in error(launch.train, config, '--work-dir', work)
+    assert 'epoch_2.pth' in error(train.main, config, '--work-dir', work)
     assert content(work) == before
-    launch.prepare_train(args_of(config, '--work-dir', work, '--overwrite'))
+    preflight.prepare_train(args_of(config, '--work-dir', work, '--overwrite'))
 
 
 def test_checkpoints_of_the_run_that_is_replaced_answer_no_longer(trained, tmp_path, monkeypatch):
@@ -600,11 +549,11 @@ def test_checkpoints_of_the_run_that_is_replaced_answer_no_longer(trained, tmp_p
     with monkeypatch.context() as patch:
         patch.setattr(Runner, 'train', lambda self: sys.exit(9))  # killed before its first checkpoint
         with pytest.raises(SystemExit):
-            launch.train(argv)
+            train.main(argv)
     (aside,) = work.glob('replaced-*')
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == old and len(old) == 3
     assert preflight.latest_checkpoint(work) is None and not list(work.glob('*.pth'))
-    launch.train(argv)
+    train.main(argv)
     assert sorted(path.name for path in work.glob('*.pth')) == ['best_accuracy_top1_epoch_1.pth', 'epoch_1.pth']
     assert preflight.latest_checkpoint(work) == work / 'epoch_1.pth'
 
@@ -613,7 +562,7 @@ def test_weights_of_the_run_that_is_replaced_can_be_the_start(trained, tmp_path,
     work, loaded = tmp_path / 'work', []
     shutil.copytree(trained[1], work)
     monkeypatch.setattr(Runner, 'load_or_resume', lambda self: loaded.append(Path(self._load_from)))
-    launch.train(
+    train.main(
         [
             str(trained[0]),
             '--work-dir',
@@ -668,15 +617,10 @@ def test_checkpoints_in_another_folder_are_seen_too(error, trained, tmp_path):
     shutil.copytree(trained[1], out / 'work')
     before = content(out)
     message = error(
-        launch.train,
-        config,
-        '--work-dir',
-        tmp_path / 'work',
-        '--cfg-options',
-        f'default_hooks.checkpoint.out_dir={out}',
+        train.main, config, '--work-dir', tmp_path / 'work', '--cfg-options', f'default_hooks.checkpoint.out_dir={out}'
     )
     assert f'{out / "work"} holds checkpoints' in message and content(out) == before
-    cfg = launch.prepare_train(
+    cfg = preflight.prepare_train(
         args_of(
             config,
             '--work-dir',
@@ -696,12 +640,12 @@ def test_a_run_that_goes_on_elsewhere_leaves_the_best_checkpoint_where_it_came_f
     checkpoint = torch.load(old / 'epoch_1.pth', weights_only=True)
     checkpoint['message_hub']['runtime_info'].update(best_score=-1.0, best_ckpt=str(best))
     torch.save(checkpoint, old / 'epoch_1.pth')
-    launch.train([str(trained[0]), '--work-dir', str(tmp_path / 'new'), '--resume', str(old / 'epoch_1.pth')])
+    train.main([str(trained[0]), '--work-dir', str(tmp_path / 'new'), '--resume', str(old / 'epoch_1.pth')])
     assert best.is_file() and len(list((tmp_path / 'new').glob('best_*.pth'))) == 1
     # Where no epoch is better there is none: the path of the first run's is not taken for its own.
     checkpoint['message_hub']['runtime_info'].update(best_score=1000.0)
     torch.save(checkpoint, old / 'epoch_1.pth')
-    launch.train(
+    train.main(
         [
             str(trained[0]),
             '--work-dir',
@@ -720,7 +664,7 @@ def test_a_run_that_goes_on_elsewhere_leaves_the_best_checkpoint_where_it_came_f
     (copy / best.name).rename(copy / 'best_accuracy_top1_epoch_0.pth')
     checkpoint['message_hub']['runtime_info']['best_ckpt'] = str(old / 'best_accuracy_top1_epoch_0.pth')
     torch.save(checkpoint, copy / 'epoch_1.pth')
-    launch.train([str(trained[0]), '--work-dir', str(copy), '--resume', str(copy / 'epoch_1.pth')])
+    train.main([str(trained[0]), '--work-dir', str(copy), '--resume', str(copy / 'epoch_1.pth')])
     assert best.is_file() and [path.name for path in copy.glob('best_*.pth')] == ['best_accuracy_top1_epoch_2.pth']
 
 
@@ -732,39 +676,20 @@ def test_a_resume_does_not_ask_for_the_weights_that_the_run_started_from():
     model.backbone = part(dict(type='Pretrained', checkpoint='/gone/r50.pth'))
     model.head = part([dict(type='Normal', layer='Linear', std=0.01), dict(type='Pretrained', checkpoint='gone.pth')])
     model.head.fc = torch.nn.Linear(4, 4)
-    launch.forget_weights(model)
+    preflight.forget_weights(model)
     model.init_weights()
     assert model.init_cfg is None and model.backbone.init_cfg is None
     assert model.head.init_cfg == [dict(type='Normal', layer='Linear', std=0.01)] and not model.head.fc.bias.any()
     untouched = part(dict(type='TruncNormal', layer='Linear'))  # some classes read it as a dict
-    launch.forget_weights(untouched)
+    preflight.forget_weights(untouched)
     assert untouched.init_cfg == dict(type='TruncNormal', layer='Linear')
-
-
-def test_only_max_keep_ckpts_and_the_best_remain(run):
-    launch.train([str(run[0]), '--work-dir', str(run[1])])
-    names = sorted(path.name for path in run[1].glob('*.pth'))
-    assert names[-1] == 'epoch_2.pth' and len(names) == 2 and names[0].startswith('best_accuracy_top1_epoch_')
-
-
-def test_older_checkpoint_is_removed_after_the_newer_one_is_written(run, monkeypatch):
-    seen = []
-    save = Runner.save_checkpoint
-
-    def save_and_look(self, out_dir, filename, *args, **kwargs):
-        save(self, out_dir, filename, *args, **kwargs)
-        seen.append((filename, {path.name for path in Path(out_dir).glob('epoch_*.pth')}))
-
-    monkeypatch.setattr(Runner, 'save_checkpoint', save_and_look)
-    launch.train([str(run[0]), '--work-dir', str(run[1])])
-    assert ('epoch_2.pth', {'epoch_1.pth', 'epoch_2.pth'}) in seen
 
 
 def test_a_config_in_pure_python_trains_resumes_and_is_tested(tmp_path):
     config, work = in_pure_python(write_run(tmp_path)), tmp_path / 'work'
-    launch.train([str(config), '--work-dir', str(work), '--cfg-options', 'train_cfg.max_epochs=1'])
-    launch.train([str(config), '--work-dir', str(work), '--resume'])
-    launch.test([str(config), str(work / 'epoch_2.pth'), '--work-dir', str(tmp_path / 'test')])
+    train.main([str(config), '--work-dir', str(work), '--cfg-options', 'train_cfg.max_epochs=1'])
+    train.main([str(config), '--work-dir', str(work), '--resume'])
+    test.main([str(config), str(work / 'epoch_2.pth'), '--work-dir', str(tmp_path / 'test')])
     logged = [json.loads(line) for line in next(work.glob('*/vis_data/scalars.json')).read_text().splitlines()]
     assert max(entry.get('rm_lambda', 0) for entry in logged) > 0
 
@@ -776,7 +701,7 @@ def test_config_that_was_dumped_names_the_stock_hook(trained):
 
 
 def test_resume_auto_without_a_checkpoint_starts_and_says_so(run, capsys):
-    cfg = launch.prepare_train(args_of(run[0], '--work-dir', run[1], '--resume'))
+    cfg = preflight.prepare_train(args_of(run[0], '--work-dir', run[1], '--resume'))
     assert not cfg.resume and cfg.load_from is None
     assert 'no checkpoint' in capsys.readouterr().out
 
@@ -797,26 +722,9 @@ def test_resume_auto_says_why_it_does_not_follow_a_damaged_note(trained, tmp_pat
     work = tmp_path / 'work'
     shutil.copytree(trained[1], work)
     (work / 'last_checkpoint').write_bytes(b'\x80\xff\x00')
-    cfg = launch.prepare_train(args_of(trained[0], '--work-dir', work, '--resume'))
+    cfg = preflight.prepare_train(args_of(trained[0], '--work-dir', work, '--resume'))
     assert cfg.load_from == str(work / 'epoch_2.pth')
     assert f'{work / "last_checkpoint"} is damaged' in capsys.readouterr().out
-
-
-def test_truncated_checkpoint_is_named_and_so_is_the_older_one(error, trained, tmp_path):
-    work = tmp_path / 'work'
-    shutil.copytree(trained[1], work)
-    newest = work / 'epoch_2.pth'
-    newest.write_bytes(newest.read_bytes()[:100_000])
-    (work / 'last_checkpoint').write_text(str(newest))
-    before = content(work)
-    message = error(launch.train, trained[0], '--work-dir', work, '--resume', 'auto')
-    assert str(newest) in message and f'--resume {work / "epoch_1.pth"}' in message
-    assert str(newest) in error(launch.train, trained[0], '--work-dir', work, '--resume', newest)
-    assert str(newest) in error(launch.test, trained[0], newest)
-    assert str(newest) in error(
-        launch.train, trained[0], '--work-dir', tmp_path / 'new', '--cfg-options', f'load_from={newest}'
-    )
-    assert content(work) == before
 
 
 def test_a_damaged_checkpoint_is_named_wherever_it_is_read_and_so_is_the_older_one(error, trained, tmp_path):
@@ -836,12 +744,12 @@ def test_a_damaged_checkpoint_is_named_wherever_it_is_read_and_so_is_the_older_o
         assert f'checkpoint {newest} is damaged in its part data/' in message and str(older) in message
         return message
 
-    assert f'--resume {older}' in told(launch.train, trained[0], '--work-dir', work, '--resume')
-    told(launch.train, trained[0], '--work-dir', work, '--resume', newest)
-    told(launch.train, trained[0], '--work-dir', tmp_path / 'new', '--cfg-options', f'load_from={newest}')
-    told(launch.test, trained[0], newest)
+    assert f'--resume {older}' in told(train.main, trained[0], '--work-dir', work, '--resume')
+    told(train.main, trained[0], '--work-dir', work, '--resume', newest)
+    told(train.main, trained[0], '--work-dir', tmp_path / 'new', '--cfg-options', f'load_from={newest}')
+    told(test.main, trained[0], newest)
     strict = f"model['init_cfg'] = dict(type='StrictPretrained', checkpoint={str(newest)!r})\n"
-    told(launch.train, write_run(tmp_path, more=strict), '--work-dir', tmp_path / 'fine')
+    told(train.main, write_run(tmp_path, more=strict), '--work-dir', tmp_path / 'fine')
     for name in ('export_backbone', 'export_classifier', 'convert'):
         told(cli(lambda argv, name=name: getattr(weights, name)(*argv)), newest, tmp_path / 'out.pth')
     (work / 'best_accuracy_top1_epoch_1.pth').unlink(missing_ok=True)
@@ -853,15 +761,15 @@ def test_a_damaged_checkpoint_is_named_wherever_it_is_read_and_so_is_the_older_o
 
 def test_best_checkpoint_cannot_be_resumed_from(error, trained):
     (best,) = trained[1].glob('best_*.pth')
-    message = error(launch.train, trained[0], '--work-dir', trained[1], '--resume', best)
+    message = error(train.main, trained[0], '--work-dir', trained[1], '--resume', best)
     assert 'optimizer' in message and 'load_from' in message
 
 
 def test_best_checkpoint_can_be_tested_exported_and_started_from(trained, tmp_path):
     (best,) = trained[1].glob('best_*.pth')
-    launch.test([str(trained[0]), str(best), '--work-dir', str(tmp_path / 'test')])
+    test.main([str(trained[0]), str(best), '--work-dir', str(tmp_path / 'test')])
     weights.export_backbone(best, tmp_path / 'backbone.pth')
-    launch.train(
+    train.main(
         [
             str(trained[0]),
             '--work-dir',
@@ -878,7 +786,7 @@ def test_best_checkpoint_can_be_tested_exported_and_started_from(trained, tmp_pa
 
 def test_a_validation_that_was_missed_is_not_made_up_for(trained, tmp_path):
     work = tmp_path / 'work'
-    launch.train([str(trained[0]), '--work-dir', str(work), '--resume', str(trained[1] / 'epoch_1.pth')])
+    train.main([str(trained[0]), '--work-dir', str(work), '--resume', str(trained[1] / 'epoch_1.pth')])
     (log,) = work.glob('*/vis_data/scalars.json')
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line['step'] for line in lines if 'accuracy/top1' in line] == [2]
@@ -893,10 +801,10 @@ def test_without_an_allow_list_mmengines_checkpoints_are_refused(error, trained,
     torch.serialization.clear_safe_globals()
     try:
         for function, argv in (
-            (launch.train, (config, '--resume', last)),
-            (launch.test, (config, last)),
+            (train.main, (config, '--resume', last)),
+            (test.main, (config, last)),
             (cli(lambda argv: weights.export_backbone(*argv)), (last, tmp_path / 'out.pth')),
-            (launch.train, (write_run(tmp_path, more=strict), '--work-dir', tmp_path / 'fine')),
+            (train.main, (write_run(tmp_path, more=strict), '--work-dir', tmp_path / 'fine')),
         ):
             message = error(function, *argv)
             assert f'checkpoint {last} asks for' in message and 'would execute code' in message
@@ -912,19 +820,19 @@ def test_the_shipped_configs_keep_two_checkpoints():
 
 def test_file_that_is_no_checkpoint_is_named(error, trained, tmp_path):
     torch.save(torch.zeros(3), tmp_path / 'tensor.pth')
-    assert 'holds a Tensor' in error(launch.test, trained[0], tmp_path / 'tensor.pth')
+    assert 'holds a Tensor' in error(test.main, trained[0], tmp_path / 'tensor.pth')
 
 
 def test_missing_checkpoint_is_named(error, trained):
-    for function, argv in ((launch.train, ('--resume', 'no.pth')), (launch.test, ('no.pth',))):
+    for function, argv in ((train.main, ('--resume', 'no.pth')), (test.main, ('no.pth',))):
         assert 'no.pth' in error(function, trained[0], *argv)
 
 
 def test_checkpoint_of_another_network_is_named(error, trained, tmp_path):
     other = write_run(tmp_path, more='model["backbone"]["depth"] = 34\n')
     last = trained[1] / 'epoch_2.pth'
-    assert 'does not fit the config' in error(launch.test, other, last, '--work-dir', tmp_path / 'test')
-    assert 'does not fit the config' in error(launch.train, other, '--resume', last, '--work-dir', tmp_path / 'work')
+    assert 'does not fit the config' in error(test.main, other, last, '--work-dir', tmp_path / 'test')
+    assert 'does not fit the config' in error(train.main, other, '--resume', last, '--work-dir', tmp_path / 'work')
 
 
 def test_a_checkpoint_with_code_for_a_resume_to_execute_is_refused(error, trained, tmp_path):
@@ -933,7 +841,7 @@ def test_a_checkpoint_with_code_for_a_resume_to_execute_is_refused(error, traine
     proof = tmp_path / 'executed'
     checkpoint['meta']['config'] = f"open({str(proof)!r}, 'w')\nmodel = dict()\n"
     torch.save(checkpoint, tmp_path / 'epoch_1.pth')
-    told = error(launch.train, config, '--resume', tmp_path / 'epoch_1.pth', '--work-dir', tmp_path / 'work')
+    told = error(train.main, config, '--resume', tmp_path / 'epoch_1.pth', '--work-dir', tmp_path / 'work')
     assert "has code in meta['config']" in told and not proof.exists()
 
 
@@ -942,7 +850,7 @@ def test_resume_goes_on_to_the_epoch_that_is_asked_for(trained, tmp_path, capsys
     shutil.copytree(trained[1], work)
     (work / 'last_checkpoint').write_text(str(work / 'epoch_1.pth'))
     (work / 'epoch_2.pth').unlink()
-    launch.train([str(trained[0]), '--work-dir', str(work), '--resume', '--cfg-options', 'train_cfg.max_epochs=3'])
+    train.main([str(trained[0]), '--work-dir', str(work), '--resume', '--cfg-options', 'train_cfg.max_epochs=3'])
     log = capsys.readouterr()
     assert f'going on from {work / "epoch_1.pth"}' in log.out
     assert torch.load(work / 'epoch_3.pth', weights_only=True)['meta']['epoch'] == 3
@@ -959,14 +867,14 @@ def test_metrics_are_printed_and_written_and_nothing_is_overwritten(error, train
     before = content(work)
     out = tmp_path / 'new' / 'metrics.json'
     argv = [str(config), str(work / 'epoch_2.pth'), '--work-dir', str(work), '--out', str(out)]
-    launch.test(argv)
+    test.main(argv)
     metrics = json.loads(out.read_text())
     assert f'accuracy/top1: {metrics["accuracy/top1"]}' in capsys.readouterr().out
     assert {path: data for path, data in content(work).items() if path in before} == before
     out.write_text('mine')
-    assert '--overwrite' in error(launch.test, *argv)
+    assert '--overwrite' in error(test.main, *argv)
     assert out.read_text() == 'mine'
-    launch.test([*argv, '--overwrite'])
+    test.main([*argv, '--overwrite'])
     assert json.loads(out.read_text()) == metrics
 
 
@@ -974,7 +882,7 @@ def test_predictions_are_written(trained, tmp_path):
     import pickle
 
     out = tmp_path / 'predictions.pkl'
-    launch.test([str(trained[0]), str(trained[1] / 'epoch_2.pth'), '--work-dir', str(tmp_path), '--out', str(out)])
+    test.main([str(trained[0]), str(trained[1] / 'epoch_2.pth'), '--work-dir', str(tmp_path), '--out', str(out)])
     predictions = pickle.loads(out.read_bytes())
     assert len(predictions) == 12 and predictions[0]['pred_score'].shape == (2,)
 
@@ -983,9 +891,9 @@ def test_a_home_folder_in_the_name_of_the_output_is_the_home_folder(error, train
     monkeypatch.setenv('HOME', str(tmp_path / 'me'))
     monkeypatch.chdir(tmp_path)
     argv = [str(trained[0]), str(trained[1] / 'epoch_2.pth'), '--work-dir', str(tmp_path / 'w'), '--out=~/all.pkl']
-    launch.test(argv)
+    test.main(argv)
     assert (tmp_path / 'me' / 'all.pkl').is_file() and not (tmp_path / '~').exists()
-    assert 'exists and is left as it is' in error(launch.test, *argv)
+    assert 'exists and is left as it is' in error(test.main, *argv)
 
 
 @pytest.mark.parametrize('wrapped', [False, True])
@@ -999,9 +907,9 @@ def test_masks_are_dumped_as_run_lengths_whatever_the_scope(wrapped, tmp_path):
     torch.nn.Module.__init__(detector)
     model = torch.nn.Module()
     model.module = detector
-    assert isinstance(launch.dump_results(model if wrapped else detector, 'a.pkl'), DumpDetResults)
-    assert not isinstance(launch.dump_results(torch.nn.Linear(1, 1), 'a.pkl'), DumpDetResults)
-    assert isinstance(launch.dump_results(torch.nn.Linear(1, 1), 'a.pkl'), DumpResults)
+    assert isinstance(test.dump_results(model if wrapped else detector, 'a.pkl'), DumpDetResults)
+    assert not isinstance(test.dump_results(torch.nn.Linear(1, 1), 'a.pkl'), DumpDetResults)
+    assert isinstance(test.dump_results(torch.nn.Linear(1, 1), 'a.pkl'), DumpResults)
 
 
 @pytest.fixture
@@ -1023,20 +931,20 @@ def test_a_checkpoint_at_an_address_is_checked_like_a_file(error, trained, addre
     shutil.copy(work / 'epoch_2.pth', site / 'good.pth')
     (site / 'short.pth').write_bytes((work / 'epoch_2.pth').read_bytes()[:5000])
     torch.save(dict(other=torch.zeros(3)), site / 'other.pth')
-    launch.test([str(config), str(work / 'epoch_2.pth'), '--work-dir', str(tmp_path / 'w')])
+    test.main([str(config), str(work / 'epoch_2.pth'), '--work-dir', str(tmp_path / 'w')])
     wanted = capsys.readouterr().out.splitlines()[-1]
-    launch.test([str(config), f'{address}/good.pth', '--work-dir', str(tmp_path / 'w')])
+    test.main([str(config), f'{address}/good.pth', '--work-dir', str(tmp_path / 'w')])
     assert capsys.readouterr().out.splitlines()[-1] == wanted and wanted.startswith('accuracy/top1')
     for name, told in (('other.pth', 'weights are missing'), ('short.pth', 'truncated'), ('none.pth', '404')):
-        assert told in error(launch.test, config, f'{address}/{name}', '--work-dir', tmp_path / 'w')
-    assert '404' in error(launch.train, config, '--work-dir', tmp_path / 'w2', '--resume', f'{address}/none.pth')
+        assert told in error(test.main, config, f'{address}/{name}', '--work-dir', tmp_path / 'w')
+    assert '404' in error(train.main, config, '--work-dir', tmp_path / 'w2', '--resume', f'{address}/none.pth')
     assert not (tmp_path / 'w2').exists()
 
 
 @pytest.mark.parametrize('name', ['metrics.txt', 'folder.json'])
 def test_out_must_be_a_file_of_a_known_kind(error, trained, tmp_path, name):
     (tmp_path / 'folder.json').mkdir()
-    assert name in error(launch.test, trained[0], trained[1] / 'epoch_2.pth', '--out', tmp_path / name)
+    assert name in error(test.main, trained[0], trained[1] / 'epoch_2.pth', '--out', tmp_path / name)
 
 
 def test_weights_without_the_roi_layer_can_be_tested(trained, tmp_path):
@@ -1044,7 +952,7 @@ def test_weights_without_the_roi_layer_can_be_tested(trained, tmp_path):
     state = {name: value for name, value in checkpoint['state_dict'].items() if 'fc_roi' not in name}
     assert len(state) < len(checkpoint['state_dict'])
     torch.save(dict(state_dict=state), tmp_path / 'deployed.pth')
-    launch.test([str(trained[0]), str(tmp_path / 'deployed.pth'), '--work-dir', str(tmp_path / 'work')])
+    test.main([str(trained[0]), str(tmp_path / 'deployed.pth'), '--work-dir', str(tmp_path / 'work')])
 
 
 def test_tta_averages_over_the_augmentations_of_the_config(trained, tmp_path):
@@ -1059,9 +967,9 @@ tta_pipeline = [
 """,
     )
     out = tmp_path / 'metrics.json'
-    launch.test([str(config), str(trained[1] / 'epoch_2.pth'), '--work-dir', str(tmp_path), '--tta', '--out', str(out)])
+    test.main([str(config), str(trained[1] / 'epoch_2.pth'), '--work-dir', str(tmp_path), '--tta', '--out', str(out)])
     assert 'accuracy/top1' in json.loads(out.read_text())
 
 
 def test_tta_needs_a_config_that_says_how(error, trained):
-    assert 'tta_model, tta_pipeline' in error(launch.test, trained[0], trained[1] / 'epoch_2.pth', '--tta')
+    assert 'tta_model, tta_pipeline' in error(test.main, trained[0], trained[1] / 'epoch_2.pth', '--tta')

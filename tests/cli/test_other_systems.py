@@ -8,8 +8,9 @@ import sys
 import pytest
 from tiny_run import write_run
 
-from mmrm.cli import launch
+from mmrm.cli import train
 from mmrm.utils.paths import PACKAGE
+from mmrm.utils.processes import follow_parent
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from mmrm.utils.paths import PACKAGE
 )
 def test_sharded_training_is_refused_by_name(lines, named, error, tmp_path):
     config = write_run(tmp_path, more=f'{lines}\n')
-    told = error(launch.train, config, '--device', 'cpu', '--work-dir', tmp_path / 'work')
+    told = error(train.main, config, '--device', 'cpu', '--work-dir', tmp_path / 'work')
     assert named in told and 'not supported' in told and 'DDP' in told
     assert not (tmp_path / 'work').exists()
 
@@ -33,7 +34,7 @@ def test_without_prctl_a_process_does_not_look_for_its_parent(platform, monkeypa
     monkeypatch.setattr(sys, 'platform', platform)
     monkeypatch.setattr(ctypes, 'CDLL', lambda name: pytest.fail('there is no prctl'))
     monkeypatch.setenv('MMRM_PARENT', str(os.getppid()))
-    launch.follow_parent('pytorch')
+    follow_parent()
 
 
 # What Windows does not have. torch and mmengine are imported first: theirs are built for this system.
@@ -53,9 +54,9 @@ def test_a_run_trains_without_the_calls_of_linux(tmp_path):
     config = write_run(tmp_path, epochs=1, images=4)
     script = f"""
 {WITHOUT}
-from mmrm.cli import launch
+from mmrm.cli import train
 sys.platform = 'darwin'
-launch.train(sys.argv[1:])
+train.main(sys.argv[1:])
 """
     argv = [str(config), '--device', 'cpu', '--work-dir', str(tmp_path / 'work')]
     environment = {**os.environ, 'PYTHONPATH': str(PACKAGE.parent), 'MMRM_PARENT': str(os.getpid())}

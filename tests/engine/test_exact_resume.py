@@ -26,7 +26,7 @@ from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 from tiny_run import write_run
 
-from mmrm.engine import stopping
+from mmrm.engine import signals
 from mmrm.engine.hooks import CrashSafeCheckpointHook
 from mmrm.engine.runner import Runner
 from mmrm.utils.checkpoints import read_checkpoint
@@ -387,7 +387,7 @@ class Signalled(Hook):
 
 def stopped_by_signal(folder, hook, **kwargs):
     """Run until a signal stops it; no other checkpoint is written. Returns the message."""
-    with stopping.caught(), stopping.deferred(), pytest.raises(stopping.Stopped) as stop:
+    with signals.caught(), signals.deferred(), pytest.raises(signals.Stopped) as stop:
         runner(folder, **{**kwargs, 'every': 100, 'hooks': [hook, *kwargs.get('hooks', ())]}).train()
     assert stop.value.code == 75
     return stop.value.message

@@ -24,7 +24,7 @@ from mmengine.config import Config
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mmrm.engine.stopping import EXIT_STOPPED
+from mmrm.engine.signals import EXIT_STOPPED
 from mmrm.report.runs import merge_sessions
 from mmrm.utils.config import checkpoint_out_dir, read_config
 from mmrm.utils.errors import UserError, UserFileError, UserTypeError, UserValueError
@@ -92,7 +92,7 @@ class Job:
         start = (
             [str(tools / 'train.py'), str(self.config)]
             if self.gpus == 1
-            else [str(tools / 'dist.py'), 'train', str(self.config), str(self.gpus)]
+            else [str(tools / 'train.py'), str(self.config), '--gpus', str(self.gpus)]
         )
         command = [
             sys.executable,

@@ -5,7 +5,6 @@ from .channels_last import ChannelsLastHook
 from .check_classes import CheckClassesHook, check_num_classes
 from .crash_safe_checkpoint import CrashSafeCheckpointHook
 from .dropblock import DropBlockHook
-from .heartbeat import HeartbeatHook
 from .log_consistency import LogConsistencyHook
 from .mixed_batches import MixedBatchesHook
 from .non_finite import NonFiniteLossHook, TrainingDivergedError
@@ -18,7 +17,6 @@ __all__ = [
     'CheckClassesHook',
     'CrashSafeCheckpointHook',
     'DropBlockHook',
-    'HeartbeatHook',
     'LogConsistencyHook',
     'MixedBatchesHook',
     'NonFiniteLossHook',

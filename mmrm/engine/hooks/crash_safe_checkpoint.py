@@ -14,7 +14,7 @@ from ...utils.checkpoints import read_checkpoint
 from ...utils.errors import UserError, UserTypeError, UserValueError, one_line
 from ...utils.files import write_text
 from ...utils.saved import find_saved
-from .. import stopping
+from .. import signals
 from ..loops import ResumableLoop, ValidationCutOff, accumulating
 from .non_finite import REMEDIES, TrainingDivergedError, agree, last_good_checkpoint, non_finite_tensors
 
@@ -38,7 +38,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
     - With ``by_epoch=False`` in a loop of epochs, a checkpoint at the end of an epoch is written when the epoch counts
       as done, so that it can be resumed from.
     - In the loops of :mod:`mmrm.engine.loops` a checkpoint can be resumed from exactly, also in mid-epoch.
-    - A run that a signal asks to end (:mod:`mmrm.engine.stopping`) ends after a step, the same in all processes, with a
+    - A run that a signal asks to end (:mod:`mmrm.engine.signals`) ends after a step, the same in all processes, with a
       checkpoint of that step, ``iter_<N>.pth``. A validation is cut off; the resumed run begins with it. One process
       looks for a signal after every step. Several tell each other every ``LOOK_EVERY`` (10) iterations or batches of a
       validation, and at the end of an epoch, in one exchange of two numbers.
@@ -141,20 +141,20 @@ class CrashSafeCheckpointHook(CheckpointHook):
         due = self._due
         if now and self.every_minutes is not None and is_main_process():
             due = due or time.monotonic() - self._written >= 60 * self.every_minutes
-        self._due, self._stop = agree(due, stopping.asked())
+        self._due, self._stop = agree(due, signals.received())
 
     def _end(self, runner, step: int) -> None:
         """End the run, in all processes."""
         message = f'stopped by {signal.Signals(self._stop).name} after iteration {step}'
         if step == 0:
-            message = f'{message}, nothing is lost. Go on with the same command and --resume.'
+            message = f'{message}, nothing is lost. {signals.RESUME}'
         elif self._saved_at == step:
             saved = self.last_ckpt or runner._load_from or 'the checkpoint it went on from'
-            message = f'{message}, and {saved} holds everything. Go on with the same command and --resume.'
+            message = f'{message}, and {saved} holds everything. {signals.RESUME}'
         else:
             message = f'{message}; no checkpoint of it could be written. {last_good_checkpoint(runner)}'
         runner.logger.info(message)
-        raise stopping.Stopped(message, together=True)
+        raise signals.Stopped(message, together=True)
 
     def _act_between(self, runner, epochs: int) -> None:
         """Save and end the run if all know that it is time to, after iteration ``runner.iter`` and before the next."""

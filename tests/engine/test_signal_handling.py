@@ -1,4 +1,4 @@
-"""Signals that ask a run to end, in real processes."""
+"""Signals that stop a run, in real processes."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from mmrm.engine import stopping, supervision
+from mmrm.engine import signals
 
 
 class Numbers(Dataset):
@@ -25,26 +25,26 @@ class Numbers(Dataset):
 
 def test_a_signal_is_noted_and_otherwise_raised_at_once():
     before = signal.getsignal(signal.SIGTERM)
-    with stopping.caught():
-        with stopping.deferred():
+    with signals.caught():
+        with signals.deferred():
             os.kill(os.getpid(), signal.SIGUSR1)
             os.kill(os.getpid(), signal.SIGTERM)
-            assert stopping.asked() == signal.SIGUSR1
-        with pytest.raises(stopping.Stopped, match='stopped by SIGUSR1 before the first iteration') as stop:
-            stopping.check()
-        assert stop.value.code == 75 and issubclass(stopping.Stopped, SystemExit)
-    with stopping.caught(), pytest.raises(stopping.Stopped):
+            assert signals.received() == signal.SIGUSR1
+        with pytest.raises(signals.Stopped, match='stopped by SIGUSR1 before the first iteration') as stop:
+            signals.check()
+        assert stop.value.code == 75 and issubclass(signals.Stopped, SystemExit)
+    with signals.caught(), pytest.raises(signals.Stopped):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)
-    assert signal.getsignal(signal.SIGTERM) is before and not stopping.asked()
+    assert signal.getsignal(signal.SIGTERM) is before and not signals.received()
 
 
 def test_a_signal_that_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        with stopping.caught():
+        with signals.caught():
             os.kill(os.getpid(), signal.SIGUSR1)
-            assert not stopping.asked()
+            assert not signals.received()
         assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -53,11 +53,11 @@ def test_a_signal_that_is_ignored_stays_ignored():
 def test_a_second_interrupt_ends_the_process():
     code = """
 import os, signal, time
-from mmrm.engine import stopping
+from mmrm.engine import signals
 signal.signal(signal.SIGINT, signal.default_int_handler)
-with stopping.caught(), stopping.deferred():
+with signals.caught(), signals.deferred():
     os.kill(os.getpid(), signal.SIGINT)
-    print('noted', stopping.asked(), flush=True)
+    print('noted', signals.received(), flush=True)
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(10)
 """
@@ -67,20 +67,20 @@ with stopping.caught(), stopping.deferred():
 
 
 def test_workers_outlive_the_signals_that_go_to_all_processes():
-    with stopping.caught(), stopping.deferred():
-        loader = DataLoader(Numbers(), batch_size=2, num_workers=2, worker_init_fn=stopping.LetFinish())
+    with signals.caught(), signals.deferred():
+        loader = DataLoader(Numbers(), batch_size=2, num_workers=2, worker_init_fn=signals.IgnoreSignals())
         batches = iter(loader)
         assert next(batches).tolist() == [0, 1]
         workers = [worker.pid for worker in batches._workers]
         next(batches)  # the second worker has begun, too
-        for number in stopping.SIGNALS:
+        for number in signals.SIGNALS:
             for pid in workers:
                 os.kill(pid, number)
         assert torch.cat(list(batches)).tolist() == list(range(4, 1000))
 
 
 def test_a_worker_that_does_not_listen_ends_at_the_second_sigterm():
-    batches = iter(DataLoader(Numbers(), batch_size=2, num_workers=1, worker_init_fn=stopping.LetFinish()))
+    batches = iter(DataLoader(Numbers(), batch_size=2, num_workers=1, worker_init_fn=signals.IgnoreSignals()))
     next(batches)
     worker = batches._workers[0]
     worker.terminate()
@@ -92,43 +92,12 @@ def test_a_worker_that_does_not_listen_ends_at_the_second_sigterm():
     assert worker.exitcode == -signal.SIGTERM
 
 
-@pytest.mark.slow
-def test_a_process_whose_fellow_is_gone_ends_by_sigterm(tmp_path, monkeypatch):
-    """torchrun sends it when one process has failed; the others can save nothing without it."""
-    gone = subprocess.Popen(['true'])
-    gone.wait()
-    (tmp_path / 'beat-1').write_text(f'{gone.pid} 3 1 began\n')
-    code = """
-import os, signal, time
-from mmrm.engine import stopping, supervision
-with stopping.caught(), stopping.deferred():
-    supervision.join(0)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(1)
-    print('noted')
-"""
-    monkeypatch.setenv(supervision.FOLDER, str(tmp_path))
-    assert subprocess.run([sys.executable, '-c', code], check=False).returncode == -signal.SIGTERM
-    (tmp_path / 'beat-1').write_text(f'{os.getpid()} 3 1 began\n')
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
-    assert done.stdout == 'noted\n'
-
-
-def test_signs_of_life_are_read_as_they_were_written(tmp_path, monkeypatch):
-    monkeypatch.setenv(supervision.FOLDER, str(tmp_path))
-    supervision.join(2)
-    supervision.beat('got its batch of iteration 7', 70)
-    supervision.beat('began to write a checkpoint')
-    assert supervision.read_beats(tmp_path) == {2: (os.getpid(), 3, 70, 'began to write a checkpoint')}
-    monkeypatch.setattr(supervision._State, 'file', None)
-
-
 WORKERS = """
 from torch.utils.data import DataLoader
 
-from mmrm.engine.stopping import LetFinish
+from mmrm.engine.signals import IgnoreSignals
 
-loader = DataLoader(list(range(8)), num_workers=2, persistent_workers=True, worker_init_fn=LetFinish())
+loader = DataLoader(list(range(8)), num_workers=2, persistent_workers=True, worker_init_fn=IgnoreSignals())
 print(len(list(loader)), flush=True)
 """
 
@@ -168,10 +137,10 @@ def test_a_signal_that_meets_a_worker_at_its_start_does_not_end_it():
 
 
 @pytest.mark.skipif(not hasattr(signal, 'pthread_sigmask'), reason='signals cannot be held here')
-def test_a_signal_that_is_held_comes_afterwards():
-    with stopping.caught(), stopping.deferred():
-        with stopping.held():
+def test_a_blocked_signal_is_delivered_afterwards():
+    with signals.caught(), signals.deferred():
+        with signals.blocked():
             # To this thread: one that is sent to the process goes to any thread that takes it.
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-            assert not stopping.asked()
-        assert stopping.asked() == signal.SIGTERM
+            assert not signals.received()
+        assert signals.received() == signal.SIGTERM

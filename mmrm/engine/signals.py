@@ -1,7 +1,7 @@
 """Ending a run by a signal, so that nothing of it is lost.
 
-SIGTERM, SIGUSR1 (Slurm's warning) and the first SIGINT ask a run to end. Inside :func:`deferred` that is only noted,
-and whoever trains looks at :func:`asked`; before that, :class:`Stopped` is raised at once. A second SIGINT ends the
+SIGTERM, SIGUSR1 (Slurm's warning) and the first SIGINT stop a run. Inside :func:`deferred` the signal is only noted,
+and the training loop reads it with :func:`received`; else :class:`Stopped` is raised at once. A second SIGINT ends the
 process.
 """
 
@@ -13,21 +13,24 @@ import signal
 import sys
 import threading
 import time
-from typing import Iterator, Optional
-
-from . import supervision
+from typing import Iterable, Iterator, Optional
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later
+RESUME = 'Run the same command with --resume.'
+INTERRUPTED_TWICE = 'interrupted twice: ended at once. The last checkpoint is complete: --resume'
 SIGNALS = tuple(
     getattr(signal, name) for name in ('SIGTERM', 'SIGUSR1', 'SIGINT') if hasattr(signal, name)
 )  # Windows has no SIGUSR1
 
 
+HAS_MASKS = hasattr(signal, 'pthread_sigmask')  # not on Windows
+
+
 class Stopped(SystemExit):
-    """A run was asked to end, and it can go on with ``--resume``. Its exit code is 75.
+    """A run was stopped by a signal and can be resumed. Its exit code is 75.
 
     Args:
-        message: What to tell the user.
+        message: What to print.
         together: Whether all processes of the run end at this place.
     """
 
@@ -42,72 +45,64 @@ class Stopped(SystemExit):
 
 class _State:
     owner: Optional[int] = None  # the process that catches signals; those that it forks do not
-    asked = 0
+    received = 0
     interrupts = 0
     deferred = 0
+    counts_interrupts = True
 
 
-def asked() -> int:
-    """The number of the signal that asked this process to end, 0 for none."""
-    return _State.asked
+def received() -> int:
+    """The number of the signal that stops this process, 0 for none."""
+    return _State.received
 
 
 def is_deferred() -> bool:
-    """Whether somebody looks at :func:`asked`."""
+    """Whether a training loop reads :func:`received`."""
     return _State.deferred > 0
 
 
-def ask(number: int) -> None:
-    """Ask this process to end, as a signal would."""
-    _State.asked = _State.asked or number
-    if not _State.deferred:
-        check()
-
-
 def ignore() -> None:
-    """Ignore the signals that ask a run to end, where they were caught: it is ending."""
+    """Ignore further signals where they were caught: the process is ending."""
     for number in SIGNALS if _State.owner == os.getpid() else ():
         signal.signal(number, signal.SIG_IGN)
 
 
 def check() -> None:
-    """Raise if this process was asked to end."""
-    if _State.asked:
-        raise Stopped(before_training(_State.asked))
-
-
-def before_training(number: int) -> str:
-    """What to tell of a run that ends before its first iteration."""
-    name = signal.Signals(number).name
-    return f'stopped by {name} before the first iteration, nothing is lost. Go on with the same command and --resume.'
+    """Raise if this process received a signal."""
+    if _State.received:
+        name = signal.Signals(_State.received).name
+        raise Stopped(f'stopped by {name} before the first iteration, nothing is lost. {RESUME}')
 
 
 @contextlib.contextmanager
-def caught() -> Iterator[None]:
-    """Inside, the signals that ask a run to end raise :class:`Stopped` or, in :func:`deferred`, are noted.
+def caught(count_interrupts: bool = True) -> Iterator[None]:
+    """Inside, signals raise :class:`Stopped` or, in :func:`deferred`, are noted. Signals that were ignored stay so.
 
-    One that this process was told to ignore stays ignored.
+    Args:
+        count_interrupts: Whether a second SIGINT ends the process; under a launcher, the launcher decides that.
     """
     if threading.current_thread() is not threading.main_thread():  # Python's signals are the main thread's
         yield
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    _State.owner, _State.asked, _State.interrupts, _State.deferred = os.getpid(), 0, 0, 0
+    _State.owner, _State.received, _State.interrupts = os.getpid(), 0, 0
+    _State.counts_interrupts = count_interrupts
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _note)
     try:
+        unblock()
         yield
     finally:
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        _State.owner, _State.asked = None, 0
+        _State.owner, _State.received = None, 0
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Inside, a signal that asks to end is only noted."""
+    """Inside, a signal is only noted."""
     _State.deferred += 1
     try:
         yield
@@ -120,15 +115,14 @@ def _note(number: int, frame) -> None:
         if number == signal.SIGTERM:
             die(number)
         return
-    if number == signal.SIGINT:
+    if number == signal.SIGINT and _State.counts_interrupts:
         _State.interrupts += 1
         if _State.interrupts > 1:
-            os.write(2, b'interrupted twice: ended at once. The last checkpoint is complete: --resume\n')
+            os.write(2, f'{INTERRUPTED_TWICE}\n'.encode())
             die(number)
-    # torchrun ends all processes with SIGTERM when one has failed: nothing can be done together any more.
-    if number == signal.SIGTERM and supervision.another_is_gone():
-        die(number)
-    ask(supervision.passed_on() or number)
+    _State.received = _State.received or number
+    if not _State.deferred:
+        check()
 
 
 def die(number: int) -> None:
@@ -138,8 +132,36 @@ def die(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-class LetFinish:
-    """What a data-loader worker does first: it leaves the end of the run to the process that it works for.
+def block() -> Iterable[int]:
+    """Let signals wait, in this thread and in the processes that it starts, until these call :func:`unblock`.
+
+    One that is sent to the whole process may still be noted: other threads, of torch for example, take it.
+
+    Returns:
+        The signals that were blocked before.
+    """
+    return signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if HAS_MASKS else ()
+
+
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Inside, signals are blocked (:func:`block`)."""
+    before = block()
+    try:
+        yield
+    finally:
+        if HAS_MASKS:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unblock() -> None:
+    """Deliver signals to this thread, also those that waited."""
+    if HAS_MASKS:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+class IgnoreSignals:
+    """The ``worker_init_fn`` of a data loader whose workers are ended by the training process only.
 
     Ctrl-C and schedulers send their signals to all processes. A worker that died by one would take the step with it,
     and the checkpoint. SIGTERM is also how torch ends a worker that does not listen, so that a second one counts.
@@ -156,26 +178,9 @@ class LetFinish:
     def __call__(self, worker_id: int) -> None:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN if number != signal.SIGTERM else _second_time)
-        if hasattr(signal, 'pthread_sigmask'):
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see held
+        unblock()  # see blocked
         if self.then is not None:
             self.then(worker_id)
-
-
-@contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Inside, signals wait, in this thread and in the processes that it starts: until they have :class:`LetFinish`.
-
-    One that is sent to the whole process may still be noted: other threads, of torch for example, take it.
-    """
-    if not hasattr(signal, 'pthread_sigmask'):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_workers(patience: float = 1.0) -> None:
