@@ -201,3 +201,10 @@ def logits(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """What a classifier says of normalised images, before softmax."""
     with torch.no_grad():
         return model(x, mode='tensor') if hasattr(model, 'with_neck') else model(x)
+
+
+def narrow_resnet(depth: int = 18, classes: int = 5, **config) -> nn.Module:
+    """A ResNet of width 8 in torchvision's names, its ``fc`` included."""
+    model = backbone('mmpretrain', **dict(dict(type='ResNet', depth=depth, stem_channels=8, base_channels=8), **config))
+    model.fc = nn.Linear(model.layer4[-1].out_channels, classes)
+    return model

@@ -1,10 +1,10 @@
 """Export a trained network: weights for other libraries, ONNX, torch.export, or a folder for Hugging Face's hub."""
 
 import argparse
+from pathlib import Path
 from typing import Optional, Sequence
 
-from ..utils.errors import UserValueError, cli
-from ..weights.export import LAYOUTS, export_backbone, export_classifier
+from ..utils.errors import UserError, UserValueError, cli
 from .options import Parser, positive
 
 WHAT = {
@@ -14,23 +14,41 @@ WHAT = {
     'torch.export': 'a program for torch without mmrm and mmpretrain (.pt2)',
     'huggingface': 'a folder with a model card, which timm or transformers loads offline',
 }
+# Which options belong to which kind of export.
+OPTIONS = {
+    'layout': ('classifier',),
+    'prefix': ('backbone',),
+    'half': ('backbone', 'classifier'),
+    'dynamic': ('onnx', 'torch.export'),
+    'size': ('onnx', 'torch.export'),
+    'library': ('huggingface',),
+    'licence': ('huggingface',),
+    'command': ('huggingface',),
+    'config': ('classifier', 'onnx', 'torch.export', 'huggingface'),
+    'overwrite': ('backbone', 'classifier', 'onnx', 'torch.export'),
+}
 
 
-@cli
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    told = '\n'.join(f'  {name:13}{text}' for name, text in WHAT.items())
+def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    kinds = '\n'.join(f'  {name:13}{text}' for name, text in WHAT.items())
     parser = Parser(
         prog='mmrm export',
-        description=f'{__doc__}\n\n{told}',
+        description=f'{__doc__}\n\n{kinds}',
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument('what', choices=tuple(WHAT), metavar='WHAT', help='one of the above')
     parser.add_argument(
-        'source', metavar='RUN', help="a run's folder (its best checkpoint, else its last), or a checkpoint"
+        'source',
+        metavar='RUN',
+        help="a run's folder (its best checkpoint, else its last), or a checkpoint, also of the RecursiveMix authors",
     )
     parser.add_argument('out', metavar='OUT', help='file or folder to write')
-    parser.add_argument('--layout', choices=LAYOUTS, help='classifier: whose names (default: mmpretrain)')
+    parser.add_argument(
+        '--layout',
+        choices=('mmpretrain', 'torchvision', 'timm', 'transformers'),
+        help='classifier: whose names (default: mmpretrain)',
+    )
     parser.add_argument('--prefix', help='backbone: what its names begin with in RUN, if not backbone.')
     parser.add_argument(
         '--dynamic',
@@ -53,50 +71,41 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('--half', action='store_true', help='backbone, classifier: in float16, half the size')
     parser.add_argument('--overwrite', action='store_true', help='replace OUT if it exists; never a folder')
     args = parser.parse_args(argv)
-    check_options(parser, args)
-    if args.what == 'backbone':
-        meta = export_backbone(args.source, args.out, args.overwrite, args.prefix, args.half)
-        print(f'{args.out}: {meta["content"]}, sha256 {meta["sha256"]}')
-    elif args.what == 'classifier':
-        settings = None
-        if args.config:
-            from ..weights.classifiers import load_config
+    for option, allowed in OPTIONS.items():
+        if getattr(args, option) and args.what not in allowed:
+            parser.error(f'--{option} is for {", ".join(allowed)}, not for {args.what}')
+    if args.size and len(args.size) > 2:
+        parser.error('--size takes height and width, or one number for both')
+    return args
 
-            settings = load_config(args.config).to_dict()
-        meta = export_classifier(
-            args.source, args.out, args.layout or 'mmpretrain', args.overwrite, settings, args.half
-        )
-        into = f', loads into {meta["loads_into"]}' if 'loads_into' in meta else ''
-        print(f'{args.out}: {meta["content"]}{into}, sha256 {meta["sha256"]}')
-        if meta.get('logits_compared') is False:
-            print(f'warning: {args.layout} is not installed: its names are right, but its logits were not compared.')
+
+@cli
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    args = parse_args(argv)
+    if args.what in ('backbone', 'classifier'):
+        export_weights(args)
     elif args.what == 'huggingface':
         export_to_hub(args)
     else:
         export_program(args)
 
 
-OPTIONS = {
-    'layout': ('classifier',),
-    'prefix': ('backbone',),
-    'half': ('backbone', 'classifier'),
-    'dynamic': ('onnx', 'torch.export'),
-    'size': ('onnx', 'torch.export'),
-    'library': ('huggingface',),
-    'licence': ('huggingface',),
-    'command': ('huggingface',),
-    'config': ('classifier', 'onnx', 'torch.export', 'huggingface'),
-    'overwrite': ('backbone', 'classifier', 'onnx', 'torch.export'),
-}
+def export_weights(args: argparse.Namespace) -> None:
+    """A file of weights."""
+    from ..weights import export_backbone, export_classifier
+    from ..weights.build import load_config
 
-
-def check_options(parser: Parser, args: argparse.Namespace) -> None:
-    """An option that belongs to another kind of export is a mistake, not a wish to ignore."""
-    for option, kinds in OPTIONS.items():
-        if getattr(args, option) and args.what not in kinds:
-            parser.error(f'--{option} is for {", ".join(kinds)}, not for {args.what}')
-    if args.size and len(args.size) > 2:
-        parser.error('--size takes height and width, or one number for both')
+    if args.what == 'backbone':
+        meta = export_backbone(args.source, args.out, args.overwrite, args.prefix, args.half)
+    else:
+        settings = load_config(args.config).to_dict() if args.config else None
+        layout = args.layout or 'mmpretrain'
+        meta = export_classifier(args.source, args.out, layout, args.overwrite, settings, args.half)
+    source = f', from {meta["converted_from"]}' if 'converted_from' in meta else ''
+    target = f', loads into {meta["loads_into"]}' if 'loads_into' in meta else ''
+    print(f'{args.out}: {meta["content"]}{source}{target}, sha256 {meta["sha256"]}')
+    if meta.get('logits_compared') is False:
+        print(f'warning: {args.layout} is not installed: its names are right, but its logits were not compared.')
 
 
 def export_program(args: argparse.Namespace) -> None:
@@ -104,28 +113,50 @@ def export_program(args: argparse.Namespace) -> None:
     from ..weights.build import open_run, without_region_branch
     from ..weights.deploy import check_format, export_network
     from ..weights.inputs import describe_input
-    from ..weights.provenance import origin
+    from ..weights.provenance import provenance
 
     check_format(args.what, args.out, args.overwrite, args.dynamic)
     run = open_run(args.source, args.config)
-    size = (args.size[0], args.size[-1]) if args.size else None
-    known = describe_input(run.cfg, size)
+    known = describe_input(run.cfg, (args.size[0], args.size[-1]) if args.size else None)
     if known.size is None:
         raise UserValueError("the config's test pipeline leaves images in their own sizes: give --size HEIGHT WIDTH.")
     model = without_region_branch(run.model)
-    note = dict(known.note(), classes=run.classes, dynamic=args.dynamic, **origin(run.weights, model.state_dict()))
+    note = dict(known.note(), classes=run.classes, dynamic=args.dynamic, **provenance(run.weights, model.state_dict()))
     note.pop('dataset_meta', None)  # the classes again
-    apart = export_network(model, args.out, known.size, note, args.what, args.dynamic, args.overwrite)
-    where = 'onnxruntime' if args.what == 'onnx' else 'torch'
-    shape = f'{known.size[0]} x {known.size[1]}'
-    print(f'{args.out}: {len(run.classes)} classes, {shape}, logits in {where} as here (to {apart:.1g} of the largest)')
+    difference = export_network(model, args.out, known.size, note, args.what, args.dynamic, args.overwrite)
+    runtime = 'onnxruntime' if args.what == 'onnx' else 'torch'
+    print(
+        f'{args.out}: {len(run.classes)} classes, {known.size[0]} x {known.size[1]}, logits in {runtime} as here '
+        f'(to {difference:.1g} of the largest)'
+    )
 
 
 def export_to_hub(args: argparse.Namespace) -> None:
     """A folder of Hugging Face's kind."""
+    from ..utils.paths import show_path
     from ..weights.build import open_run
-    from ..weights.hub import export_folder, show_folder
+    from ..weights.hub import export_folder
 
     run = open_run(args.source, args.config)
-    written = export_folder(run, args.out, args.library, args.licence, args.command)
-    print(f'{show_folder(args.out)}: {written["how"]}, sha256 {written["sha256"]}')
+    written = export_folder(run, args.out, args.library, args.licence, args.command, logged_result(run.checkpoint))
+    out = Path(args.out).expanduser()
+    files = ', '.join(sorted(path.name for path in out.iterdir()))
+    print(f'{files} in {show_path(out)}: {written["how"]}, sha256 {written["sha256"]}')
+
+
+def logged_result(checkpoint: Path):
+    """What the log of a checkpoint's run has for it; None if there is no log, or no validation of its step."""
+    from ..report.runs import read_run
+    from ..utils.saved import parse_name
+    from ..weights.hub import Result
+
+    saved = parse_name(checkpoint)
+    try:
+        log = read_run(checkpoint.parent)
+    except UserError:
+        return None
+    metrics = log.validations.get(saved.step) if saved and saved.unit == log.saved_unit else None
+    if saved is None or metrics is None:
+        return None
+    accuracies = (metrics.get(f'accuracy/{key}') for key in ('top1', 'top5'))
+    return Result(*accuracies, f'{saved.step} {log.unit}', log.state)

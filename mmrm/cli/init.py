@@ -454,7 +454,7 @@ def choose_weights(source: Optional[str], name: str, network: Network, config: P
         network (Network): What it is.
         config (Path): The config; weights of timm are written next to it.
     """
-    from ..weights.strict import find_checkpoint
+    from ..weights.runs import find_checkpoint
 
     source = source or ('torchvision' if network.torchvision else 'timm')
     if source == 'none':

@@ -1,4 +1,4 @@
-"""Weights in and out: safe reading, strict loading of backbones, conversion and export."""
+"""Weights in and out: which file, layouts, strict loading, export, models by name."""
 
 from importlib.util import find_spec
 
@@ -6,14 +6,13 @@ if find_spec('mmpretrain') is not None:  # mmrm.list_models works without OpenMM
     import mmrm.models  # noqa: F401  first: it repairs OpenMMLab and imports what it registers in one order
 
     from ..utils.checkpoints import read_checkpoint
-    from .convert import convert
     from .export import export_backbone, export_classifier
-    from .strict import StrictPretrained, check_placement, find_checkpoint, load_backbone
+    from .runs import find_checkpoint
+    from .strict import StrictPretrained, check_placement, load_backbone
 
     __all__ = [
         'StrictPretrained',
         'check_placement',
-        'convert',
         'export_backbone',
         'export_classifier',
         'find_checkpoint',

@@ -7,20 +7,72 @@ from typing import List, NamedTuple, Optional, Union
 
 import torch
 from mmengine.config import Config
+from mmengine.logging import MMLogger
 from mmengine.registry import MODELS, init_default_scope
 
 from ..core import ROI_LAYER
+from ..datasets.locate import find_data
 from ..utils import paths
 from ..utils.config import number_of_classes, preprocessor_of, read_config, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line
 from ..utils.settings import parse_config
-from . import classifiers, find_checkpoint
 from .provenance import Weights, read_weights
+from .runs import find_checkpoint
 from .strict import UNUSED_IN_TEST, load_weights
 
 
+def load_config(config: Union[str, Path], options: Optional[dict] = None, part: Optional[str] = None) -> Config:
+    """Read the config of a classifier.
+
+    Args:
+        config (str | Path): From the current folder, the checkout or its configs/.
+        options (dict, optional): Settings that replace those of the config, ``{'a.b': value}``.
+        part (str, optional): 'train', 'val' or 'test': the data that must be there. Defaults to None.
+
+    Raises:
+        UserFileError: If the config or the data is missing.
+        UserValueError: If it is not the config of a classifier.
+    """
+    path = paths.find_config(config)
+    cfg = read_config(path, options)
+    require(cfg, path, 'model', *([f'{part}_dataloader'] if part else []))
+    check_is_classifier(cfg, f'config {path}')
+    if part:
+        find_data(cfg, (part,))
+    return cfg
+
+
+def check_is_classifier(cfg: Config, source: str) -> None:
+    """Raise unless the model of a config is an ImageClassifier."""
+    kind = type_name(cfg.get('model') or {})
+    if kind != 'ImageClassifier':
+        raise UserValueError(f'{source} is not a classifier: its model is {kind or "not named"}, not ImageClassifier.')
+
+
+def scope(cfg: Config) -> None:
+    """Make the toolbox of a config the default scope of mmengine's registries, with its models registered."""
+    name = cfg.get('default_scope') or 'mmpretrain'
+    importlib.import_module(f'{name}.models')
+    init_default_scope(name)
+
+
+def build_model(cfg: Config) -> torch.nn.Module:
+    """The model of a config of any toolbox, not initialised; mmengine logs nothing but warnings meanwhile."""
+    scope(cfg)
+    model = copy.deepcopy(cfg.model)
+    if preprocessor_of(cfg):
+        model.data_preprocessor = copy.deepcopy(preprocessor_of(cfg))
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel('WARNING')
+    try:
+        return MODELS.build(model)
+    finally:
+        logger.setLevel(level)
+
+
 def build(config: Union[str, Path]) -> torch.nn.Module:
-    """The model of a config of any toolbox, not initialised; its config is ``model.cfg``."""
+    """The model of a config file of any toolbox, not initialised; its config is ``model.cfg``."""
     path = paths.find_config(config)
     cfg = read_config(path)
     require(cfg, path, 'model')
@@ -29,22 +81,16 @@ def build(config: Union[str, Path]) -> torch.nn.Module:
     return model
 
 
-def build_model(cfg: Config) -> torch.nn.Module:
-    """The model of a config that was read, without mmengine's chatter."""
-    if type_name(cfg.model) == 'ImageClassifier':
-        return classifiers.build_model(cfg)
-    scope = cfg.get('default_scope') or 'mmpretrain'
-    importlib.import_module(f'{scope}.models')
-    init_default_scope(scope)
-    model = copy.deepcopy(cfg.model)
-    if preprocessor_of(cfg):
-        model.data_preprocessor = copy.deepcopy(preprocessor_of(cfg))
-    return MODELS.build(model)
-
-
 def load(model: torch.nn.Module, file: Path) -> None:
     """Fill a model from a file: all of it, but for what serves training only."""
     load_weights(model, str(file), unused=UNUSED_IN_TEST)
+
+
+def choose_device(asked: Optional[str] = None) -> str:
+    """'cuda' if there is one, unless the CPU was asked for."""
+    if asked == 'cuda' and not torch.cuda.is_available():
+        raise UserValueError('--device cuda: torch.cuda.is_available() is false.')
+    return asked or ('cuda' if torch.cuda.is_available() else 'cpu')
 
 
 class Run(NamedTuple):
@@ -55,14 +101,12 @@ class Run(NamedTuple):
         cfg (Config): Its config.
         weights (Weights): Its checkpoint, read.
         classes (list[str]): The names of its classes; 'class 0' and so on where nothing names them.
-        folder (Path, optional): Its run's folder, where there is one.
     """
 
     model: torch.nn.Module
     cfg: Config
     weights: Weights
     classes: List[str]
-    folder: Optional[Path]
 
     @property
     def checkpoint(self) -> Path:
@@ -74,44 +118,41 @@ def open_run(source: Union[str, Path], config: Optional[Union[str, Path]] = None
 
     Args:
         source: A run's folder (its best checkpoint, else its last) or a checkpoint.
-        config: Its config. None: what the checkpoint carries, read and not executed; else the one beside it.
+        config: Its config. None: what the checkpoint carries, read and not executed; else the one next to it.
         device: Where to put it.
 
     Raises:
         UserFileError: If there is no checkpoint, or it does not fit the config.
-        UserValueError: If nothing says what network it is, or it is no classifier.
+        UserValueError: If nothing says what network it is, or it is not a classifier.
     """
-    file = Path(find_checkpoint(source))
-    weights = read_weights(file)
-    cfg = find_settings(weights, config)
-    kind = type_name(cfg.get('model') or {})
-    if kind != 'ImageClassifier':
-        raise UserValueError(f'{file} is not a classifier: its model is {kind or "not named"}, not ImageClassifier.')
+    weights = read_weights(find_checkpoint(source))
+    cfg = config_of(weights, config)
+    check_is_classifier(cfg, str(weights.file))
     try:
-        model = classifiers.build_model(cfg)
+        model = build_model(cfg)
     except UserError:
         raise
     except Exception as error:
         raise UserFileError(
-            f'the network of {file} cannot be built: {one_line(error)} Give its config: --config FILE.'
+            f'the network of {weights.file} cannot be built: {one_line(error)} Give its config: --config FILE.'
         ) from error
-    load(model, file)
-    folder = file.parent if paths.find(source).is_dir() or (file.parent / 'last_checkpoint').exists() else None
-    return Run(model.to(device).eval(), cfg, weights, class_names(weights, cfg), folder)
+    load(model, weights.file)
+    return Run(model.to(device).eval(), cfg, weights, class_names(weights, cfg))
 
 
-def find_settings(weights: Weights, config: Optional[Union[str, Path]] = None) -> Config:
-    """The config of a checkpoint: the one given, that in the file (never executed), or the only one beside it."""
+def config_of(weights: Weights, config: Optional[Union[str, Path]] = None) -> Config:
+    """The config of a checkpoint: the one given, that in the file (never executed), or the only one next to it."""
     if config is not None:
-        return classifiers.load_config(config)
+        return load_config(config)
     carried = parse_config(str(weights.meta.get('cfg') or '')) or {}
     if isinstance(carried.get('model'), dict):
         return Config(carried)
-    beside = sorted(weights.file.parent.glob('*.py'))
-    if len(beside) == 1:
-        return classifiers.load_config(beside[0])
-    found = f'{len(beside)} configs beside it' if beside else 'no config beside it'
-    raise UserValueError(f'{weights.file} carries no config, and there is {found}: give --config FILE.')
+    files = sorted(weights.file.parent.glob('*.py'))
+    if len(files) == 1:
+        return load_config(files[0])
+    raise UserValueError(
+        f'{weights.file} carries no config, and there are {len(files)} configs next to it: give --config FILE.'
+    )
 
 
 def class_names(weights: Weights, cfg: Config) -> List[str]:

@@ -1,7 +1,6 @@
 """Classifiers and their data from configs, for analyses: read, checked and built without a Runner."""
 
 import contextlib
-import copy
 import random
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -9,17 +8,18 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.registry import HOOKS, init_default_scope
+from mmengine.registry import HOOKS
 from mmpretrain.registry import BATCH_AUGMENTS, DATASETS, MODELS
 
 from ..core import RecursiveMix
-from ..datasets.locate import find_data
 from ..engine.hooks.random_state import get_random_state, set_random_state
 from ..models.regularisers import bind_augments
 from ..utils import paths
-from ..utils.config import datasets, number_of_classes, preprocessor_of, read_config, require, type_name
+from ..utils.config import datasets, number_of_classes, preprocessor_of, type_name
 from ..utils.errors import UserFileError, UserValueError
-from .strict import UNUSED_IN_TEST, load_weights
+from .build import build_model, choose_device, load, load_config, scope  # noqa: F401
+from .provenance import read_weights
+from .runs import find_checkpoint
 
 
 @contextlib.contextmanager
@@ -33,53 +33,6 @@ def seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         set_random_state(state)
-
-
-def load_config(config: Union[str, Path], options: Optional[dict] = None, part: Optional[str] = None) -> Config:
-    """Read the config of a classifier.
-
-    Args:
-        config (str | Path): From the current folder, the checkout or its configs/.
-        options (dict, optional): Settings that replace those of the config, ``{'a.b': value}``.
-        part (str, optional): 'train', 'val' or 'test': the data that must be there. Defaults to None.
-
-    Raises:
-        UserFileError: If the config or the data is missing.
-        UserValueError: If it is no config of a classifier.
-    """
-    path = paths.find_config(config)
-    cfg = read_config(path, options)
-    require(cfg, path, 'model', *([f'{part}_dataloader'] if part else []))
-    kind = type_name(cfg.model)
-    if kind != 'ImageClassifier':
-        raise UserValueError(
-            f'config {path} is not one of a classifier: its model is {kind or "without a type"}, and '
-            'an ImageClassifier is needed.'
-        )
-    if part:
-        find_data(cfg, (part,))
-    return cfg
-
-
-def scope(cfg: Config) -> None:
-    """Make the toolbox of a config the one whose names count."""
-    init_default_scope(cfg.get('default_scope') or 'mmpretrain')
-
-
-def build_model(cfg: Config) -> torch.nn.Module:
-    """The classifier of a config, not initialised, without mmengine's chatter."""
-    from mmengine.logging import MMLogger
-
-    scope(cfg)
-    logger = MMLogger.get_current_instance()
-    level = logger.level
-    logger.setLevel('WARNING')
-    try:
-        model = copy.deepcopy(cfg.model)
-        model.data_preprocessor = copy.deepcopy(preprocessor_of(cfg))
-        return MODELS.build(model)
-    finally:
-        logger.setLevel(level)
 
 
 def build_training_model(cfg: Config) -> torch.nn.Module:
@@ -109,13 +62,11 @@ def build_dataset(cfg: Config, part: str):
 
 def data_name(cfg: Config, part: str) -> str:
     """What the data of a part is: its data set, its folder and which images of it."""
-    from ..utils.paths import show_path
-
     found = [dataset for dataset, _ in datasets(cfg[f'{part}_dataloader'].dataset)]
     dataset = found[0] if found else {}
     where = dataset.get('data_root') or dataset.get('data_prefix') or ''
     which = dataset.get('split') or (dataset.get('data_prefix') if dataset.get('data_root') else '') or ''
-    parts = (type_name(dataset), show_path(Path(where)) if isinstance(where, str) and where else '', which)
+    parts = (type_name(dataset), paths.show_path(Path(where)) if isinstance(where, str) and where else '', which)
     return ' '.join(part for part in parts if isinstance(part, str) and part)
 
 
@@ -152,11 +103,9 @@ class Trained(NamedTuple):
     @property
     def origin(self) -> str:
         """What made it, for a figure's foot."""
-        from ..utils.paths import show_path
-
-        config = show_path(Path(self.cfg.filename))
+        config = paths.show_path(Path(self.cfg.filename))
         after = f', epoch {self.epoch}' if self.epoch else ''
-        return f'{self.name}: {show_path(self.checkpoint)}{after}, config {config}'
+        return f'{self.name}: {paths.show_path(self.checkpoint)}{after}, config {config}'
 
 
 def load_classifier(name: str, config: Union[str, Path], checkpoint: Union[str, Path], device: str = 'cpu') -> Trained:
@@ -168,18 +117,15 @@ def load_classifier(name: str, config: Union[str, Path], checkpoint: Union[str, 
         checkpoint (str | Path): Its weights, or the folder of its run: the best checkpoint, else the last.
         device (str): Defaults to 'cpu'.
     """
-    from . import find_checkpoint, read_checkpoint
-
     cfg = load_config(config)
     if '://' not in str(checkpoint) and not paths.find(checkpoint).exists():
         raise UserFileError(f'checkpoint {checkpoint} of {name} does not exist.')
-    checkpoint = Path(find_checkpoint(checkpoint))
+    weights = read_weights(find_checkpoint(checkpoint))
     model = build_model(cfg)
-    load_weights(model, str(checkpoint), unused=UNUSED_IN_TEST)
-    saved = read_checkpoint(checkpoint)
-    meta = saved.get('meta') if isinstance(saved, dict) else None
-    epoch = (meta or {}).get('epoch') or (saved.get('epoch') if isinstance(saved, dict) else None)
-    return Trained(name, model.to(device).eval(), cfg, checkpoint, epoch if isinstance(epoch, int) else None)
+    load(model, weights.file)
+    epoch = weights.meta.get('epoch')
+    epoch = epoch if isinstance(epoch, int) else None
+    return Trained(name, model.to(device).eval(), cfg, weights.file, epoch)
 
 
 def parse_models(given: Sequence[Tuple[str, str, str]], device: str = 'cpu') -> List[Trained]:
@@ -204,10 +150,3 @@ def recursive_mix_of(cfg: Config) -> Tuple[RecursiveMix, bool]:
         if type_name(augment) == 'RecursiveMix':
             return BATCH_AUGMENTS.build(dict(augment)), True
     return RecursiveMix(), False
-
-
-def choose_device(asked: Optional[str] = None) -> str:
-    """'cuda' if there is one, unless the CPU was asked for."""
-    if asked == 'cuda' and not torch.cuda.is_available():
-        raise UserValueError('--device cuda: torch.cuda.is_available() is false.')
-    return asked or ('cuda' if torch.cuda.is_available() else 'cpu')

@@ -15,6 +15,7 @@ from torch import nn
 
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line
 from ..utils.files import atomic_write, check_out
+from .targets import relative_difference
 
 SUFFIXES = {'onnx': ('.onnx',), 'torch.export': ('.pt2',)}
 DYNAMIC = (None, 'batch', 'all')
@@ -60,7 +61,7 @@ def export_network(
     dynamic: Optional[str] = None,
     overwrite: bool = False,
 ) -> float:
-    """Write a classifier for another runtime, and compare there what it says.
+    """Write a classifier for another runtime, run the file there and compare its logits.
 
     Args:
         model: mmpretrain's classifier, as it is deployed.
@@ -76,41 +77,38 @@ def export_network(
         The largest difference of the logits, of the largest logit.
 
     Raises:
-        UserFileError: If the network cannot be written so, or says something else there. Nothing is written then.
+        UserFileError: If the network cannot be written so, or has other logits there. Nothing is written then.
     """
     out = check_format(kind, out, overwrite, dynamic)
     network = Logits(model).cpu().eval()
+    tested, shapes = [_images(2 if dynamic else 1, size)], None
+    if dynamic:
+        shapes = {0: torch.export.Dim('batch', min=1)}
+        tested.append(_images(3, size))
     if dynamic == 'all':
         check_any_size(network)
-    images = _images(2 if dynamic else 1, size)
-    shapes = _dynamic_shapes(dynamic)
+        shapes.update({2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC})
+        tested.append(_images(1, (size[0] + 32, size[1] + 64)))
     with atomic_write(out, overwrite) as part:
         try:
-            with _quiet(), _whole_windows(), torch.no_grad():
-                program = torch.export.export(network, (images,), dynamic_shapes=(shapes,))
+            with _quiet(), _integer_windows(), torch.no_grad():
+                program = torch.export.export(network, (tested[0],), dynamic_shapes=(shapes,))
                 if kind == 'onnx':
-                    _save_onnx(program, images, shapes, part, note)
+                    _save_onnx(program, tested[0], shapes, part, note)
                 else:
                     with open(part, 'wb') as stream:
                         torch.export.save(program, stream, extra_files={NOTE: json.dumps(note)})
-        except UserError:
-            raise
         except Exception as error:
             hint = ' Without --dynamic, or with --dynamic batch, it may be.' if dynamic == 'all' else ''
-            text = one_line(error)
-            raise UserFileError(f'the network cannot be written as {kind}: {text[:300]}{hint}') from error
-        tried = [images]
-        if dynamic:
-            tried.append(_images(3, size))
-        if dynamic == 'all':
-            tried.append(_images(1, (size[0] + 32, size[1] + 64)))
-        apart = max(_difference(network, part, kind, each) for each in tried)
-        if not apart < TOLERANCE:
+            raise UserFileError(f'the network cannot be written as {kind}: {one_line(error)[:300]}{hint}') from error
+        with torch.no_grad():
+            difference = max(relative_difference(run_file(part, kind, each), network(each)) for each in tested)
+        if not difference < TOLERANCE:
             raise UserFileError(
-                f'{kind} says something else than torch: the logits differ by {apart:.1g} of the largest. '
+                f'the logits in {kind} differ from those in torch by {difference:.1g} of the largest. '
                 'Nothing was written.'
             )
-    return apart
+    return difference
 
 
 def check_any_size(network: nn.Module) -> None:
@@ -126,15 +124,6 @@ def check_any_size(network: nn.Module) -> None:
 
 def _images(number: int, size: Tuple[int, int]) -> torch.Tensor:
     return torch.randn(number, 3, *size, generator=torch.Generator().manual_seed(0))
-
-
-def _dynamic_shapes(dynamic: Optional[str]) -> Optional[dict]:
-    if dynamic is None:
-        return None
-    shapes = {0: torch.export.Dim('batch', min=1)}
-    if dynamic == 'all':
-        shapes.update({2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC})
-    return shapes
 
 
 def _save_onnx(program, images: torch.Tensor, shapes: Optional[dict], part: Path, note: Dict[str, Any]) -> None:
@@ -188,15 +177,8 @@ def _decode(text: str) -> Any:
         return text
 
 
-def _difference(network: nn.Module, part: Path, kind: str, images: torch.Tensor) -> float:
-    with torch.no_grad():
-        expected = network(images)
-    found = run_file(part, kind, images)
-    return (found - expected).abs().max().item() / max(expected.abs().max().item(), 1e-6)
-
-
 @contextmanager
-def _whole_windows() -> Iterator[None]:
+def _integer_windows() -> Iterator[None]:
     """mmpretrain's Swin counts images in floating point, which fixes their number in a program; here in integers."""
     from mmpretrain.models.utils.attention import ShiftWindowMSA
 
@@ -216,14 +198,11 @@ def _whole_windows() -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporters' warnings and notes; what fails is raised."""
-    loggers = [logging.getLogger(name) for name in ('torch.onnx', 'onnxscript', 'torch.export', 'onnx_ir')]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             yield
     finally:
-        for logger, level in zip(loggers, levels):
-            logger.setLevel(level)
+        logging.disable(level)

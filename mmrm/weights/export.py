@@ -1,11 +1,10 @@
 """Weights out: a backbone for mmdet and mmseg, a classifier without RecursiveMix's extra layer for other libraries."""
 
-import importlib
 import json
 import re
 from collections import OrderedDict
 from pathlib import Path
-from typing import Optional, Union
+from typing import Optional, Tuple, Union
 
 import torch
 
@@ -15,8 +14,8 @@ from ..utils.files import atomic_write, check_out
 from ..utils.settings import parse_config
 from . import targets
 from .layouts import Network, StateDict, abbreviate, compare, describe, identify, split, strip_prefix
-from .provenance import Weights, origin, read_weights
-from .strict import find_checkpoint
+from .provenance import Weights, provenance, read_weights
+from .runs import find_checkpoint
 
 LAYOUTS = ('mmpretrain', *targets.LIBRARIES)
 SUFFIXES = ('.pth', '.pt', '.safetensors')
@@ -47,32 +46,25 @@ def export_backbone(
     if not network.backbone:
         where = f' behind the prefix {prefix!r}' if prefix else ''
         raise UserFileError(f'{source} has no backbone in it{where}: {abbreviate([*network.head, *network.others])}')
-    if verify(network.backbone, str(source)) is None:
+    if verify(network.backbone, source) is None:
         _check_prefix(network.backbone, source, prefix)
     content = f'backbone, {describe(network.backbone).removeprefix("a ")}'
     state_dict = halved(network.backbone, source) if half else network.backbone
-    return save(state_dict, out, dict(origin(weights, state_dict), content=content), overwrite)
+    return save(state_dict, out, dict(provenance(weights, state_dict), content=content), overwrite)
 
 
 def _check_prefix(backbone: StateDict, source: Path, prefix: Optional[str]) -> None:
-    """Raise if the tensors are a whole model's, its backbone behind a prefix that is not known here."""
-    prefixes = sorted(
-        {
-            key[: key.index('backbone.')] + 'backbone.'
-            for key in backbone
-            if key.startswith('backbone.') or '.backbone.' in key
-        }
-    )
-    prefixes = prefixes or [
-        begin
-        for begin in sorted({key.partition('.')[0] + '.' for key in backbone})
-        if identify(split(strip_prefix(begin, backbone)).backbone)
-    ]
+    """Raise if the tensors are a whole model's, its backbone under a prefix that is not known here."""
+    found = (re.match(r'(?:.*?\.)?backbone\.', key) for key in backbone)
+    prefixes = sorted({match[0] for match in found if match})
+    if not prefixes:
+        begins = sorted({key.partition('.')[0] + '.' for key in backbone})
+        prefixes = [begin for begin in begins if identify(split(strip_prefix(begin, backbone)).backbone)]
     if prefixes:
         before = prefix.rstrip('.') + '.' if prefix else ''
         others = f' There are others: {abbreviate(prefixes[1:])}' if prefixes[1:] else ''
         raise UserFileError(
-            f'{source} has its backbone behind a prefix: give prefix={before + prefixes[0]!r} (--prefix).{others}'
+            f'{source} has its backbone under a prefix: give prefix={before + prefixes[0]!r} (--prefix).{others}'
         )
 
 
@@ -87,7 +79,8 @@ def export_classifier(
     """Write the classifier that is deployed: backbone and ``fc``, no RoI layer.
 
     Args:
-        checkpoint (str | Path): A file or a run's folder, of any layout that :func:`~mmrm.weights.layouts.split` knows.
+        checkpoint (str | Path): A file or a run's folder, of any layout that :func:`~mmrm.weights.layouts.split` knows,
+            also of the RecursiveMix authors: ``{'epoch', 'state_dict', 'optimizer'}``, ``module.`` before each name.
         out (str | Path): ``.pth`` or ``.safetensors``.
         layout (str): 'mmpretrain' (``ImageClassifier`` with its stock head), or 'torchvision', 'timm' or
             'transformers' for the networks of docs/weights.md: the file is then the state dict itself. Their logits
@@ -97,30 +90,43 @@ def export_classifier(
         half (bool): Whether to write float16, half the size. Defaults to False.
 
     Returns:
-        dict: What was written as origin.
+        dict: What was written into ``meta``.
     """
     if layout not in LAYOUTS:
         raise UserValueError(f'layout={layout!r} must be one of {", ".join(LAYOUTS)}.')
     source, out = source_and_out(checkpoint, out, overwrite)
     weights = read_weights(source)
-    meta: dict = {}
     if layout == 'mmpretrain':
-        network = split(weights.tensors)
-        check_classifier(network, source, linear=False)
-        config = verify(network.backbone, str(source))
-        state_dict = _mmpretrain(network)
-        if (config or {}).get('type') == 'ConvNeXt':
-            meta['norm_first'] = norm_first(network, backbone_of(weights, settings), weights.meta)
+        state_dict, meta = _for_mmpretrain(weights, settings)
+        backbone = strip_prefix('backbone.', state_dict)
     else:
         facts = facts_of(weights, settings)
-        network, target = facts.network, targets.make_target(layout, facts)
-        checked = targets.check_target(layout, target, facts)
-        state_dict, meta = target.state_dict, dict(loads_into=target.how, logits_compared=checked)
+        backbone, target = facts.network.backbone, targets.make_target(layout, facts)
+        compared = targets.check_target(layout, target, facts)
+        state_dict, meta = target.state_dict, dict(loads_into=target.how, logits_compared=compared)
     if half:
         state_dict = halved(state_dict, source)
-    content = f'classifier, {describe(network.backbone).removeprefix("a ")}'
-    meta = dict(origin(weights, state_dict), content=content, layout=layout, **meta)
+    content = f'classifier, {describe(backbone).removeprefix("a ")}'
+    meta = dict(provenance(weights, state_dict), content=content, layout=layout, **meta)
     return save(state_dict, out, meta, overwrite, bare=layout != 'mmpretrain')
+
+
+def _for_mmpretrain(weights: Weights, settings: Optional[dict]) -> Tuple[StateDict, dict]:
+    """The tensors of a classifier in mmpretrain's names, and what its note says of them."""
+    network = split(weights.tensors)
+    check_classifier(network, weights.file, linear=False)
+    config = verify(network.backbone, weights.file)
+    if config is None and network.bare:
+        raise UserFileError(
+            f'{weights.file} is {describe(network.backbone)}, under names without backbone.: such a file can be '
+            'converted for ResNet, CIFAR ResNet, DenseNet, PyramidNet and PVTv2.'
+        )
+    meta: dict = dict(converted_from=network.layout) if network.bare else {}
+    if config is not None and config['type'] == 'ConvNeXt':
+        meta['norm_first'] = norm_first(network, backbone_of(weights, settings), weights.meta)
+    head = {key: value for key, value in network.head.items() if not key.startswith(f'{ROI_LAYER}.')}
+    parts = (('backbone', network.backbone), ('head', head))
+    return {f'{part}.{key}': value for part, tensors in parts for key, value in tensors.items()}, meta
 
 
 def facts_of(weights: Weights, settings: Optional[dict] = None, size: Optional[int] = None) -> targets.Facts:
@@ -133,7 +139,7 @@ def facts_of(weights: Weights, settings: Optional[dict] = None, size: Optional[i
     """
     network = split(weights.tensors)
     check_classifier(network, weights.file)
-    config = verify(network.backbone, str(weights.file))
+    config = verify(network.backbone, weights.file) or {}
     backbone = backbone_of(weights, settings)
     return targets.Facts(network, config, weights.file, backbone, norm_first(network, backbone, weights.meta), size)
 
@@ -174,14 +180,8 @@ def check_classifier(network: Network, source: Path, linear: bool = True) -> Non
         raise UserFileError(f'{source} has no linear classifier fc in its head, only {found}.')
 
 
-def _mmpretrain(network: Network) -> StateDict:
-    state_dict = {f'backbone.{key}': value for key, value in network.backbone.items()}
-    kept = {key: value for key, value in network.head.items() if not key.startswith(f'{ROI_LAYER}.')}
-    return {**state_dict, **{f'head.{key}': value for key, value in kept.items()}}
-
-
-def verify(backbone: StateDict, source: str) -> Optional[dict]:
-    """Build the network that the tensors look like and load them strictly: whatever is written is whole.
+def verify(backbone: StateDict, source: Path) -> Optional[dict]:
+    """Build the network that the tensors look like and compare: what is written is complete.
 
     Returns:
         dict | None: Its config; None for a backbone that mmrm's configs do not use, which is not verified.
@@ -193,17 +193,11 @@ def verify(backbone: StateDict, source: str) -> Optional[dict]:
     if config is not None:
         from mmpretrain.registry import MODELS
 
-        if '.' in config['type']:  # another toolbox's: its registry is filled by the import
-            importlib.import_module(f'{config["type"].split(".")[0]}.models')
-        _load(MODELS.build(dict(config)), backbone, source, describe(backbone))
+        targets.fill_registry(config)
+        problems = compare(MODELS.build(dict(config)).state_dict(), backbone)
+        if problems:
+            raise UserFileError(f'{source} looks like {describe(backbone)}, but does not fit: {problems}')
     return config
-
-
-def _load(model: torch.nn.Module, state_dict: StateDict, source: str, what: str) -> None:
-    missing, left, shapes = compare(model.state_dict(), state_dict)
-    for problem, keys in (('lacks', missing), ('has, unlike it,', left), ('has in another shape', shapes)):
-        if keys:
-            raise UserFileError(f'{source} looks like {what}, but {problem} {len(keys)} tensors: {abbreviate(keys)}')
 
 
 def halved(state_dict: StateDict, source: Path) -> StateDict:
@@ -220,7 +214,7 @@ def halved(state_dict: StateDict, source: Path) -> StateDict:
     return found
 
 
-def source_and_out(checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool) -> tuple:
+def source_and_out(checkpoint: Union[str, Path], out: Union[str, Path], overwrite: bool) -> Tuple[Path, Path]:
     """The file to read (:func:`~mmrm.weights.find_checkpoint`) and the file to write, both checked."""
     out = check_out(out, overwrite, SUFFIXES)
     source = find_checkpoint(checkpoint)

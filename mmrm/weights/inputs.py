@@ -11,7 +11,7 @@ from mmpretrain.registry import TRANSFORMS
 
 from ..utils.config import dataset_class, datasets, preprocessor_of, test_steps, type_name
 from ..utils.errors import UserFileError, UserValueError, one_line
-from . import classifiers
+from .build import scope
 
 SIZES = {'CIFAR10': 32, 'CIFAR100': 32}  # of data sets that hold their pixels
 
@@ -56,12 +56,11 @@ def describe_input(cfg: Config, size: Optional[Tuple[int, int]] = None) -> Input
     # Read from files, images are BGR; what a data set holds is RGB.
     swapped = bool(preprocessor.get('to_rgb'))
     order = 'bgr' if from_files(steps) != swapped else 'rgb'
-    mean, std = (_numbers(preprocessor.get(key)) for key in ('mean', 'std'))
+    mean, std = (
+        None if preprocessor.get(key) is None else [float(value) for value in preprocessor[key]]
+        for key in ('mean', 'std')
+    )
     return Input(size or find_size(cfg, steps), mean, std, order, [_plain(step) for step in steps])
-
-
-def _numbers(values) -> Optional[List[float]]:
-    return None if values is None else [float(value) for value in values]
 
 
 def _plain(step) -> dict:
@@ -79,9 +78,7 @@ def known_steps(cfg: Config) -> List[dict]:
     """The test pipeline of a config (:func:`~mmrm.utils.config.test_steps`), or an error where it has none."""
     steps = test_steps(cfg)
     if steps is None:
-        raise UserValueError(
-            'the config has neither test_dataloader nor val_dataloader: nothing says how images go in.'
-        )
+        raise UserValueError('the config has neither test_dataloader nor val_dataloader: how images go in is unknown.')
     return steps
 
 
@@ -95,15 +92,13 @@ def find_size(cfg: Config, steps: List[dict]) -> Optional[Tuple[int, int]]:
     held = None if from_files(steps) else _held_size(cfg)
     tried = ((held, held),) if held else ((300, 400), (410, 310))
     after = [step for step in steps if type_name(step) != 'LoadImageFromFile']
-    classifiers.scope(cfg)
+    scope(cfg)
     sizes = set()
     try:
         transform = Compose([TRANSFORMS.build(dict(step)) for step in after])
         for height, width in tried:
-            data = dict(
-                img=np.zeros((height, width, 3), np.uint8), img_shape=(height, width), ori_shape=(height, width)
-            )
-            sizes.add(tuple(transform(data)['inputs'].shape[-2:]))
+            data = dict(img=np.zeros((height, width, 3), np.uint8), img_shape=(height, width))
+            sizes.add(tuple(transform(dict(data, ori_shape=(height, width)))['inputs'].shape[-2:]))
     except Exception as error:
         raise UserValueError(f'the test pipeline of the config fails on an image: {one_line(error)}') from error
     return sizes.pop() if len(sizes) == 1 else None
@@ -127,7 +122,7 @@ class Reader:
     """
 
     def __init__(self, cfg: Config):
-        classifiers.scope(cfg)
+        scope(cfg)
         steps = known_steps(cfg)
         self.rgb = not from_files(steps)  # data sets that hold their pixels have them in RGB
         first = []
@@ -141,14 +136,14 @@ class Reader:
     def __call__(self, file: Union[str, Path]) -> np.ndarray:
         if not Path(file).is_file():
             raise UserFileError(f'{file} does not exist')
-        check_whole(file)
+        check_complete(file)
         try:
             data = self.first(dict(img_path=str(file)))
             if self.rgb:
                 data['img'] = data['img'][..., ::-1].copy()
             data = self.transform(data)
         except Exception as error:
-            raise UserFileError(f'{file} cannot be read as an image: {reason(file, error)}') from error
+            raise unreadable(file, error) from error
         return data['inputs'].permute(1, 2, 0).numpy()
 
     def to_rgb(self, image: np.ndarray) -> np.ndarray:
@@ -156,8 +151,8 @@ class Reader:
         return image if self.rgb else image[..., ::-1].copy()
 
 
-def check_whole(file: Union[str, Path]) -> None:
-    """Raise if an image ends too early: OpenCV fills up what is missing and says nothing."""
+def check_complete(file: Union[str, Path]) -> None:
+    """Raise if an image ends too early: OpenCV fills up what is missing without an error."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -166,16 +161,17 @@ def check_whole(file: Union[str, Path]) -> None:
     except UnidentifiedImageError:
         return  # OpenCV may know it
     except Exception as error:
-        raise UserFileError(f'{file} cannot be read as an image: {reason(file, error)}') from error
+        raise unreadable(file, error) from error
 
 
-def reason(file: Union[str, Path], error: BaseException) -> str:
-    """Why an image could not be read, in a few words."""
-    with open(file, 'rb') as stream:
-        if not stream.read(1):
-            return 'it is empty'
+def unreadable(file: Union[str, Path], error: BaseException) -> UserFileError:
+    """The error for a file that could not be read as an image, with the reason in a few words."""
     text = one_line(error)
-    return 'it is no image, or a damaged one' if 'NoneType' in text or 'imread' in text or not text else text
+    if not Path(file).stat().st_size:
+        text = 'it is empty'
+    elif not text or 'NoneType' in text or 'imread' in text:
+        text = 'it is not an image, or a damaged one'
+    return UserFileError(f'{file} cannot be read as an image: {text}')
 
 
 def normalise(image: np.ndarray, model: torch.nn.Module) -> torch.Tensor:

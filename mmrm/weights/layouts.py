@@ -5,7 +5,7 @@ and without their prefixes (``layer1.0.conv1.weight``, ``fc.weight``, ``fc_roi.w
 """
 
 import re
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -38,12 +38,14 @@ class Network(NamedTuple):
         backbone (dict): Tensors of the backbone in mmpretrain's names, no prefix.
         head (dict): ``fc.*`` and ``fc_roi.*``, and what else a classifier's head holds.
         others (list[str]): Keys that are neither (necks, detectors' heads, preprocessors), as in the file.
+        bare (bool): Whether the backbone's names had no prefix in the file, so that its kind was guessed from them.
     """
 
     layout: str
     backbone: StateDict
     head: StateDict
     others: List[str]
+    bare: bool = False
 
 
 def split(state_dict: StateDict, prefix: Optional[str] = None) -> Network:
@@ -55,7 +57,7 @@ def split(state_dict: StateDict, prefix: Optional[str] = None) -> Network:
     Args:
         state_dict (dict): Named tensors.
         prefix (str, optional): What the backbone's names begin with, for a file with another one than ``backbone.``.
-            What is behind it may be of any layout but the first. Defaults to None: found out.
+            The names after it may be of any layout but the first. Defaults to None: found out.
     """
     state_dict = {WRAPPERS.sub('', key): value for key, value in state_dict.items()}
     if not prefix and not any(key.startswith('backbone.') for key in state_dict):
@@ -64,8 +66,8 @@ def split(state_dict: StateDict, prefix: Optional[str] = None) -> Network:
     backbone, head = strip_prefix(begin, state_dict), strip_prefix('head.', state_dict)
     others = [key for key in state_dict if not key.startswith((begin, 'head.'))]
     if prefix:
-        _, backbone, inner, _ = _split_bare(backbone)
-        head = head or inner
+        inner = _split_bare(backbone)
+        backbone, head = inner.backbone, head or inner.head
     return Network(f'checkpoint with the prefix {begin!r}', backbone, head, others)
 
 
@@ -84,123 +86,124 @@ def _split_bare(state_dict: StateDict) -> Network:
         else:
             head[HEADS[name] + key[len(name) :]] = value
     layout, backbone = to_mmpretrain_names(backbone)
-    return Network(layout, backbone, head, [])
+    return Network(layout, backbone, head, [], bare=True)
 
 
-def to_mmpretrain_names(backbone: StateDict) -> tuple:
+def to_mmpretrain_names(backbone: StateDict) -> Tuple[str, StateDict]:
     """Rename a bare backbone.
 
     Returns:
         tuple[str, dict]: The layout it had, in words, and the tensors under mmpretrain's (for PVT: mmdet's) names.
     """
     if any(key.startswith('conv2_x.') for key in backbone):
-        return "RecursiveMix authors' CIFAR ResNet", {_cifar_resnet_name(key): value for key, value in backbone.items()}
+        return "RecursiveMix authors' CIFAR ResNet", rename(backbone, AUTHORS_RESNET)
     if any(key.startswith('features.dense_block_layer_') for key in backbone):
-        return "RecursiveMix authors' CIFAR DenseNet", {_densenet_name(key): value for key, value in backbone.items()}
+        return "RecursiveMix authors' CIFAR DenseNet", rename(backbone, AUTHORS_DENSENET)
     if 'patch_embed1.proj.weight' in backbone:
-        return "PVT authors' names", _pvt_from_timm({_pvt_authors_to_timm(key): v for key, v in backbone.items()})
+        return "PVT authors' names", _pvt_from_timm(rename(backbone, AUTHORS_PVT_TO_TIMM))
     if 'patch_embed.proj.weight' in backbone and 'stages.0.blocks.0.attn.kv.weight' in backbone:
         return "timm's PVT names", _pvt_from_timm(backbone)
     return "bare backbone or torchvision's names", backbone
 
 
-def _cifar_resnet_name(key: str) -> str:
-    """``conv2_x.N.residual_function.K`` -> ``layer1.N.conv*/bn*``, ``shortcut`` -> ``downsample`` and so on."""
-    key = re.sub(r'^conv1\.0\.', 'conv1.', key)
-    key = re.sub(r'^conv1\.1\.', 'bn1.', key)
-    key = re.sub(r'^conv([2-5])_x\.', lambda match: f'layer{int(match[1]) - 1}.', key)
-    # Convolutions at 0, 3, 6, each followed by its BN; ReLU in between.
-    key = re.sub(
-        r'\.residual_function\.([0-7])\.',
-        lambda match: '.{}{}.'.format(('conv', 'bn', 'relu')[int(match[1]) % 3], int(match[1]) // 3 + 1),
-        key,
+Rules = Sequence[Tuple[str, str]]
+
+
+def rename(tensors: StateDict, rules: Rules) -> StateDict:
+    """Tensors under other names.
+
+    Args:
+        tensors (dict): Named tensors.
+        rules (sequence of tuple[str, str]): What names begin with, and what they begin with afterwards; ``{}`` stands
+            for a number. The first rule that fits is applied.
+    """
+    patterns = [(re.compile(re.escape(old).replace(r'\{\}', r'(\d+)')), new) for old, new in rules]
+
+    def new_name(key: str) -> str:
+        for pattern, new in patterns:
+            match = pattern.match(key)
+            if match:
+                return new.format(*match.groups()) + key[match.end() :]
+        return key
+
+    return {new_name(key): value for key, value in tensors.items()}
+
+
+AUTHORS_RESNET = [
+    ('conv1.0.', 'conv1.'),
+    ('conv1.1.', 'bn1.'),
+    *((f'conv{stage + 1}_x.{{}}.shortcut.', f'layer{stage}.{{}}.downsample.') for stage in (1, 2, 3, 4)),
+    *(
+        # convolutions at 0, 3, 6, each followed by its BN, ReLU in between
+        (f'conv{stage + 1}_x.{{}}.residual_function.{3 * layer + place}.', f'layer{stage}.{{}}.{kind}{layer + 1}.')
+        for stage in (1, 2, 3, 4)
+        for layer in (0, 1, 2)
+        for place, kind in enumerate(('conv', 'bn'))
+    ),
+]
+AUTHORS_DENSENET = [
+    ('conv1.', 'stem.0.'),
+    *(
+        (f'features.{block}.bottle_neck_layer_{{}}.bottle_neck.{index}.', f'stages.{{}}.block.{{}}.{name}.')
+        for block in ('dense_block_layer_{}', 'dense_block{}')  # the last one has the second name
+        for index, name in ((0, 'norm1'), (2, 'conv1'), (3, 'norm2'), (5, 'conv2'))
+    ),
+    ('features.transition_layer_{}.down_sample.0.', 'transitions.{}.norm.'),
+    ('features.transition_layer_{}.down_sample.1.', 'transitions.{}.conv.'),
+    ('features.bn.', 'transitions.3.0.'),
+]
+AUTHORS_PVT_TO_TIMM = [
+    (theirs.format(stage + 1), timms.format(stage))
+    for stage in range(4)
+    for theirs, timms in (
+        ('patch_embed{}.', 'stages.{}.downsample.'),
+        ('block{}.{{}}.mlp.dwconv.dwconv.', 'stages.{}.blocks.{{}}.mlp.dwconv.'),
+        ('block{}.', 'stages.{}.blocks.'),
+        ('norm{}.', 'stages.{}.norm.'),
     )
-    return key.replace('.shortcut.', '.downsample.')
+]
+# timm's name, mmdet's name. timm has queries apart from keys and values, mmdet has them in one tensor.
+PVT = [
+    ('patch_embed.proj.', 'layers.0.0.projection.'),
+    ('patch_embed.', 'layers.0.0.'),
+    ('stages.{}.downsample.proj.', 'layers.{}.0.projection.'),
+    ('stages.{}.downsample.', 'layers.{}.0.'),
+    ('stages.{}.norm.', 'layers.{}.2.'),
+    ('stages.{}.blocks.{}.attn.proj.', 'layers.{}.1.{}.attn.attn.out_proj.'),
+    ('stages.{}.blocks.{}.mlp.fc1.', 'layers.{}.1.{}.ffn.layers.0.'),
+    ('stages.{}.blocks.{}.mlp.dwconv.', 'layers.{}.1.{}.ffn.layers.1.'),
+    ('stages.{}.blocks.{}.mlp.fc2.', 'layers.{}.1.{}.ffn.layers.4.'),
+    ('stages.{}.blocks.{}.', 'layers.{}.1.{}.'),
+]
+IN_PROJ = '.attn.attn.in_proj_'
+LINEAR_AS_CONV = ('.ffn.layers.0.weight', '.ffn.layers.4.weight')  # mmdet's are 1 x 1 convolutions
 
 
-def _densenet_name(key: str) -> str:
-    """``features.dense_block_layer_S.bottle_neck_layer_B`` -> ``stages.S.block.B`` and so on."""
-    key = re.sub(r'^conv1\.', 'stem.0.', key)
-    key = re.sub(r'^features\.dense_block(?:_layer_)?(\d+)\.bottle_neck_layer_(\d+)\.', r'stages.\1.block.\2.', key)
-    for index, name in (('0', 'norm1'), ('2', 'conv1'), ('3', 'norm2'), ('5', 'conv2')):
-        key = key.replace(f'.bottle_neck.{index}.', f'.{name}.')
-    key = re.sub(r'^features\.transition_layer_(\d+)\.down_sample\.0\.', r'transitions.\1.norm.', key)
-    key = re.sub(r'^features\.transition_layer_(\d+)\.down_sample\.1\.', r'transitions.\1.conv.', key)
-    return re.sub(r'^features\.bn\.', 'transitions.3.0.', key)
-
-
-# Layers of a PVTv2 block: timm's name, mmdet's name. Queries apart: timm has q and kv, mmdet one in_proj.
-PVT_BLOCK = {
-    'norm1.': 'norm1.',
-    'attn.proj.': 'attn.attn.out_proj.',
-    'attn.sr.': 'attn.sr.',
-    'attn.norm.': 'attn.norm.',
-    'norm2.': 'norm2.',
-    'mlp.fc1.': 'ffn.layers.0.',
-    'mlp.dwconv.': 'ffn.layers.1.',
-    'mlp.fc2.': 'ffn.layers.4.',
-}
-
-
-def _pvt_authors_to_timm(key: str) -> str:
-    key = re.sub(r'^patch_embed1\.', 'patch_embed.', key)
-    key = re.sub(r'^patch_embed([2-4])\.', lambda match: f'stages.{int(match[1]) - 1}.downsample.', key)
-    key = re.sub(r'^block([1-4])\.', lambda match: f'stages.{int(match[1]) - 1}.blocks.', key)
-    key = re.sub(r'^norm([1-4])\.', lambda match: f'stages.{int(match[1]) - 1}.norm.', key)
-    return key.replace('.dwconv.dwconv.', '.dwconv.')
-
-
-def _pvt_from_timm(state_dict: StateDict) -> StateDict:
-    renamed = {}
-    for key, value in state_dict.items():
-        key = re.sub(r'^patch_embed\.', 'stages.0.downsample.', key)
-        stage = re.match(r'^stages\.(\d)\.(downsample|norm|blocks)\.', key)
-        if stage is None:
-            renamed[key] = value
+def _pvt_from_timm(tensors: StateDict) -> StateDict:
+    tensors, found = rename(tensors, PVT), {}
+    for key, value in tensors.items():
+        if '.attn.kv.' in key:
             continue
-        number, part, rest = stage[1], stage[2], key[stage.end() :]
-        if part == 'downsample':
-            renamed[f'layers.{number}.0.' + rest.replace('proj.', 'projection.')] = value
-        elif part == 'norm':
-            renamed[f'layers.{number}.2.{rest}'] = value
+        if '.attn.q.' in key:
+            pair = tensors.get(key.replace('.attn.q.', '.attn.kv.'))
+            if pair is not None:
+                found[key.replace('.attn.q.', IN_PROJ)] = torch.cat([value, pair])
         else:
-            block, rest = rest.split('.', 1)
-            start = f'layers.{number}.1.{block}.'
-            if rest.startswith('attn.q.'):
-                pair = state_dict.get(key.replace('.attn.q.', '.attn.kv.'))
-                if pair is not None:
-                    renamed[f'{start}attn.attn.in_proj_{rest[len("attn.q.") :]}'] = torch.cat([value, pair])
-            elif not rest.startswith('attn.kv.'):
-                name = next((name for name in PVT_BLOCK if rest.startswith(name)), '')
-                if name in ('mlp.fc1.', 'mlp.fc2.') and value.ndim == 2:
-                    value = value[:, :, None, None]  # mmdet's fully connected layers are 1 x 1 convolutions
-                renamed[start + PVT_BLOCK.get(name, '') + rest[len(name) :]] = value
-    return renamed
+            found[key] = value[:, :, None, None] if key.endswith(LINEAR_AS_CONV) and value.ndim == 2 else value
+    return found
 
 
 def pvt_to_timm(backbone: StateDict) -> StateDict:
     """mmdet's PVTv2 under timm's names; :func:`split` is the way back."""
-    renamed = {}
-    names = {name: timm for timm, name in PVT_BLOCK.items()}
+    found = {}
     for key, value in backbone.items():
-        number, part, rest = re.match(r'^layers\.(\d)\.(\d)\.(.*)$', key).groups()
-        if part == '0':
-            start = 'patch_embed.' if number == '0' else f'stages.{number}.downsample.'
-            renamed[start + rest.replace('projection.', 'proj.')] = value
-        elif part == '2':
-            renamed[f'stages.{number}.norm.{rest}'] = value
+        if IN_PROJ in key:
+            width = len(value) // 3
+            found[key.replace(IN_PROJ, '.attn.q.')] = value[:width]
+            found[key.replace(IN_PROJ, '.attn.kv.')] = value[width:]
         else:
-            block, rest = rest.split('.', 1)
-            start = f'stages.{number}.blocks.{block}.'
-            if rest.startswith('attn.attn.in_proj_'):
-                kind, width = rest[len('attn.attn.in_proj_') :], len(value) // 3
-                renamed[f'{start}attn.q.{kind}'], renamed[f'{start}attn.kv.{kind}'] = value[:width], value[width:]
-            else:
-                name = next(name for name in names if rest.startswith(name))
-                if name in ('ffn.layers.0.', 'ffn.layers.4.') and value.ndim == 4:
-                    value = value[:, :, 0, 0]
-                renamed[start + names[name] + rest[len(name) :]] = value
-    return renamed
+            found[key] = value[:, :, 0, 0] if key.endswith(LINEAR_AS_CONV) and value.ndim == 4 else value
+    return rename(found, [(ours, theirs) for theirs, ours in PVT])
 
 
 RESNET_DEPTHS = {
@@ -230,7 +233,7 @@ def identify(backbone: StateDict) -> Optional[dict]:
         return _identify_densenet(backbone)
     if 'layers.0.0.projection.weight' in backbone and 'layers.0.1.0.ffn.layers.4.weight' in backbone:
         width = _size(backbone, 'layers.0.0.projection.weight')[0]
-        depths = [_count(backbone, f'layers.{stage}.1.') for stage in range(4)]
+        depths = [count_modules(backbone, f'layers.{stage}.1.') for stage in range(4)]
         return dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=width, num_layers=depths)
     if 'stages.0.0.depthwise_conv.weight' in backbone and 'norm3.weight' in backbone:
         return _identify_convnext(backbone)
@@ -244,14 +247,14 @@ def _identify_convnext(backbone: StateDict) -> Optional[dict]:
     if 'norm0.weight' in backbone or not linear or 'stages.0.0.gamma' not in backbone:
         return None  # several outputs; 1 x 1 convolutions; the second version
     channels = [_size(backbone, f'stages.{stage}.0.gamma')[0] for stage in range(4)]
-    depths = [_count(backbone, f'stages.{stage}.') for stage in range(4)]
+    depths = [count_modules(backbone, f'stages.{stage}.') for stage in range(4)]
     return dict(type='ConvNeXt', arch=dict(depths=depths, channels=channels))
 
 
 def _identify_swin(backbone: StateDict) -> Optional[dict]:
     if 'norm0.weight' in backbone or 'absolute_pos_embed' in backbone:  # mmdet's, with several outputs; another kind
         return None
-    stages = _count(backbone, 'stages.')
+    stages = count_modules(backbone, 'stages.')
     table = 'blocks.0.attn.w_msa.relative_position_bias_table'
     sides = [_size(backbone, f'stages.{stage}.{table}') for stage in range(stages)]
     window = (round(sides[0][0] ** 0.5) + 1) // 2
@@ -259,7 +262,7 @@ def _identify_swin(backbone: StateDict) -> Optional[dict]:
         type='SwinTransformer',
         arch=dict(
             embed_dims=_size(backbone, 'patch_embed.projection.weight')[0],
-            depths=[_count(backbone, f'stages.{stage}.blocks.') for stage in range(stages)],
+            depths=[count_modules(backbone, f'stages.{stage}.blocks.') for stage in range(stages)],
             num_heads=[side[-1] for side in sides],
         ),
         window_size=window,
@@ -268,7 +271,7 @@ def _identify_swin(backbone: StateDict) -> Optional[dict]:
 
 def _identify_resnet(backbone: StateDict) -> Optional[dict]:
     bottleneck = 'layer1.0.conv3.weight' in backbone
-    depth = RESNET_DEPTHS.get((bottleneck, tuple(_count(backbone, f'layer{stage}.') for stage in (1, 2, 3, 4))))
+    depth = RESNET_DEPTHS.get((bottleneck, tuple(count_modules(backbone, f'layer{stage}.') for stage in (1, 2, 3, 4))))
     width = _size(backbone, 'layer1.0.conv1.weight')[0]
     if depth is None or _size(backbone, 'layer1.0.conv2.weight')[:2] != (width, width):
         return None
@@ -289,7 +292,7 @@ def _identify_resnet(backbone: StateDict) -> Optional[dict]:
 
 
 def _identify_pyramidnet(backbone: StateDict) -> Optional[dict]:
-    blocks = sum(_count(backbone, f'layer{stage}.') for stage in (1, 2, 3))
+    blocks = sum(count_modules(backbone, f'layer{stage}.') for stage in (1, 2, 3))
     # The widths grow from the stem's 16 to this one by alpha in all.
     alpha = _size(backbone, 'bn_final.weight')[0] // 4 - 16
     known = 'layer1.0.bn4.weight' in backbone and alpha > 0 and blocks % 3 == 0
@@ -298,7 +301,7 @@ def _identify_pyramidnet(backbone: StateDict) -> Optional[dict]:
 
 def _identify_densenet(backbone: StateDict) -> Optional[dict]:
     growth = _size(backbone, 'stages.0.block.0.conv2.weight')[0]
-    depths = [_count(backbone, f'stages.{stage}.block.') for stage in range(4)]
+    depths = [count_modules(backbone, f'stages.{stage}.block.') for stage in range(4)]
     kernel = _size(backbone, 'stem.0.weight')
     if not growth or not all(depths):
         return None
@@ -313,7 +316,7 @@ def _size(state_dict: StateDict, key: str) -> tuple:
     return tuple(state_dict[key].shape) or (0,) if key in state_dict else (0,)
 
 
-def _count(state_dict: StateDict, start: str) -> int:
+def count_modules(state_dict: StateDict, start: str) -> int:
     """Number of numbered modules below ``start``."""
     return len({key[len(start) :].split('.', 1)[0] for key in state_dict if key.startswith(start)})
 
@@ -353,33 +356,30 @@ def describe(backbone: StateDict) -> str:
     return f'a PVTv2-{"B0" if config["embed_dims"] == 32 else PVT_DEPTHS[depths]}'
 
 
-class Fit(NamedTuple):
-    """How tensors differ from those that are wanted.
+def compare(wanted: StateDict, given: StateDict, network: str = 'the network') -> str:
+    """Where names and shapes of two state dicts differ, in words; '' if nowhere. BN's counters may be absent.
 
     Args:
-        missing (list[str]): Wanted, not given.
-        left (list[str]): Given, not wanted.
-        shapes (dict[str, str]): Given in another shape, each with a sentence about it.
+        wanted (dict): The tensors of a network.
+        given (dict): Those of a file.
+        network (str): What to call the network. Defaults to 'the network'.
     """
-
-    missing: List[str]
-    left: List[str]
-    shapes: Dict[str, str]
-
-
-def compare(wanted: StateDict, given: StateDict) -> Fit:
-    """Compare names and shapes of two state dicts; BN's counters may be absent on either side."""
     missing = [key for key in wanted if key not in given and not key.endswith(COUNTER)]
-    left = [key for key in given if key not in wanted and not key.endswith(COUNTER)]
-    shapes = {
-        key: f'{key} is {tuple(given[key].shape)} instead of {tuple(wanted[key].shape)}'
+    unexpected = [key for key in given if key not in wanted and not key.endswith(COUNTER)]
+    shapes = [
+        f'{key} is {tuple(given[key].shape)} instead of {tuple(wanted[key].shape)}'
         for key in wanted
         if key in given and wanted[key].shape != given[key].shape
-    }
-    return Fit(missing, left, shapes)
+    ]
+    problems = (
+        (missing, f'of {len(wanted)} tensors not in the file'),
+        (unexpected, f'of {len(given)} tensors not in {network}'),
+        (shapes, 'tensors of another shape'),
+    )
+    return '; '.join(f'{len(keys)} {problem}: {abbreviate(keys)}' for keys, problem in problems if keys)
 
 
-def abbreviate(keys, number: int = 4) -> str:
+def abbreviate(keys: Iterable[str], number: int = 4) -> str:
     """The first few keys, and how many more there are."""
     keys = list(keys)
     more = f', ... {len(keys) - number} more' if len(keys) > number else ''

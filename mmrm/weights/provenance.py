@@ -1,8 +1,8 @@
-"""Which weights these are: hashes, and the note on their origin that every file written here carries."""
+"""Which weights these are: hashes, and the note on their source that every file written here carries."""
 
 import hashlib
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Mapping, NamedTuple
 
 import torch
 
@@ -58,7 +58,7 @@ def state_dict_of(checkpoint: Any, file: Path) -> StateDict:
     return tensors
 
 
-def origin(weights: Weights, written: StateDict) -> dict:
+def provenance(weights: Weights, written: StateDict) -> dict:
     """The note for a file made of ``weights``: plain values only.
 
     Args:
@@ -70,17 +70,11 @@ def origin(weights: Weights, written: StateDict) -> dict:
         if isinstance(weights.meta.get(key), kind):
             source[key] = weights.meta[key]
     note = dict(mmrm_version=__version__, sha256=tensor_hash(written), origin=source)
-    classes = _classes(weights.meta)
-    return dict(note, dataset_meta=dict(classes=classes)) if classes else note
-
-
-def _classes(meta: dict) -> Optional[list]:
-    """The names of the classes, which mmpretrain's inferencers show."""
-    dataset = meta.get('dataset_meta')
+    dataset = weights.meta.get('dataset_meta')
     classes = dataset.get('classes') if isinstance(dataset, Mapping) else None
-    if not isinstance(classes, (list, tuple)) or not all(isinstance(name, str) for name in classes):
-        return None
-    return list(classes)
+    if isinstance(classes, (list, tuple)) and all(isinstance(name, str) for name in classes):
+        note['dataset_meta'] = dict(classes=list(classes))  # mmpretrain's inferencers show them
+    return note
 
 
 def file_hash(file: Path) -> str:

@@ -9,8 +9,8 @@ A model is a config with a name and, if somebody trained it, a file of weights. 
 Listing needs neither OpenMMLab nor torch.
 """
 
+import difflib
 import fnmatch
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -33,16 +33,14 @@ class Entry(NamedTuple):
         config (str): Its config: a file, or the name of a shipped one.
         weights (str): Its file of weights or an address; '' if there are none.
         sha256 (str): Of the file; '' if there is none.
-        facts (dict): What else the list says of it: top1, data, licence, note.
-        source (Path): The list that names it, or its config.
+        source (str): The list that names it.
     """
 
     name: str
     config: str
     weights: str = ''
     sha256: str = ''
-    facts: Dict[str, Any] = {}
-    source: Path = Path()
+    source: str = ''
 
 
 def list_models(
@@ -96,14 +94,11 @@ def get_model(
             f'{entry.name} has no weights.{hint} Give pretrained=FILE, or list yours in a file that {VARIABLE} names.'
         )
     from .build import build, load
+    from .runs import find_checkpoint
 
     model = build(entry.config)
-    if pretrained is True:
-        load(model, weights_file(entry))
-    elif pretrained:
-        from . import find_checkpoint
-
-        load(model, find_checkpoint(pretrained))
+    if pretrained:
+        load(model, weights_file(entry) if pretrained is True else find_checkpoint(pretrained))
     return model.to(device).eval()
 
 
@@ -117,13 +112,11 @@ def find_entry(name: Union[str, Path], registry: Optional[Union[str, Path]] = No
         raise UserTypeError(f'get_model: name={name!r} must be a name of list_models(), or a config file.')
     entries = read_entries(registry)
     wanted = str(name)
-    found = entries.get(wanted) or entries.get(wanted[: -len('.py')] if wanted.endswith('.py') else wanted)
+    found = entries.get(wanted) or entries.get(wanted.removesuffix('.py'))
     if found is not None:
         return found
     if wanted.endswith('.py') and Path(wanted).expanduser().is_file():
-        return Entry(wanted, wanted, source=Path(wanted))
-    import difflib
-
+        return Entry(wanted, wanted)
     near = difflib.get_close_matches(wanted, entries, n=3, cutoff=0.4)
     hint = f' Did you mean {", ".join(near)}?' if near else ' list_models() has all names.'
     raise UserValueError(f'there is no model {wanted!r}.{hint}')
@@ -131,15 +124,11 @@ def find_entry(name: Union[str, Path], registry: Optional[Union[str, Path]] = No
 
 def read_entries(registry: Optional[Union[str, Path]] = None) -> Dict[str, Entry]:
     """All models by name: shipped configs, shipped weights, then lists of the user's, of which later ones count."""
-    entries = {}
-    configs = paths.shipped() / 'configs'
-    for path in sorted(configs.glob('[!_]*/*.py')):
-        name = f'{path.parent.name}/{path.stem}'
-        entries[name] = Entry(name, str(path), source=path)
-    lists = [SHIPPED, *(Path(each) for each in os.environ.get(VARIABLE, '').split(os.pathsep) if each)]
-    for path in [*lists, *([] if registry is None else [Path(registry)])]:
-        for entry in read_list(path.expanduser()):
-            entries[entry.name] = entry
+    configs = sorted((paths.shipped() / 'configs').glob('[!_]*/*.py'))
+    entries = {name: Entry(name, str(path)) for path in configs for name in [f'{path.parent.name}/{path.stem}']}
+    lists = [SHIPPED, *filter(None, os.environ.get(VARIABLE, '').split(os.pathsep)), *([registry] if registry else [])]
+    for path in lists:
+        entries.update((entry.name, entry) for entry in read_list(Path(path).expanduser()))
     return entries
 
 
@@ -150,29 +139,25 @@ def read_list(path: Path) -> List[Entry]:
         UserFileError: If it cannot be read.
         UserValueError: If an entry lacks a field or has an unknown one.
     """
-    if not path.is_file():
-        raise UserFileError(f'the list of models {path} does not exist ({VARIABLE}, or registry=).')
+    if path.suffix not in ('.json', '.yml', '.yaml'):
+        raise UserFileError(f'the list of models {path} must end in .json, .yml or .yaml.')
     try:
-        rows = _parse(path)
-    except UserFileError:
-        raise
+        text = path.read_text(encoding='utf-8')
+        if path.suffix == '.json':
+            rows = json.loads(text)
+        else:
+            import yaml
+
+            rows = yaml.safe_load(text) or []
+    except FileNotFoundError:
+        raise UserFileError(f'the list of models {path} does not exist ({VARIABLE}, or registry=).') from None
+    except ImportError as error:
+        raise UserFileError(f'{path}: reading YAML needs the package PyYAML; a .json file needs none.') from error
     except Exception as error:
         raise UserFileError(f'the list of models {path} cannot be read: {one_line(error)}') from error
     if not isinstance(rows, list):
         raise UserValueError(f'{path} must be a list of models, each with {", ".join(FIELDS)}.')
     return [_entry(row, path, number) for number, row in enumerate(rows, 1)]
-
-
-def _parse(path: Path) -> Any:
-    if path.suffix == '.json':
-        return json.loads(path.read_text(encoding='utf-8'))
-    if path.suffix not in ('.yml', '.yaml'):
-        raise UserFileError(f'the list of models {path} must end in .json, .yml or .yaml.')
-    try:
-        import yaml
-    except ImportError as error:
-        raise UserFileError(f'{path}: reading YAML needs the package PyYAML; a .json file needs none.') from error
-    return yaml.safe_load(path.read_text(encoding='utf-8')) or []
 
 
 def _entry(row: Any, path: Path, number: int) -> Entry:
@@ -189,37 +174,30 @@ def _entry(row: Any, path: Path, number: int) -> Entry:
     sha256 = row['sha256'].lower()
     if len(sha256) != 64 or set(sha256) - set('0123456789abcdef'):
         raise UserValueError(f'{where}: sha256={row["sha256"]!r} must be the 64 digits that sha256sum prints.')
-    facts = {key: row[key] for key in OPTIONAL if key in row}
-    return Entry(row['name'], _beside(row['config'], path), _beside(row['weights'], path), sha256, facts, path)
+    config, weights = (_from_list(row[key], path) for key in ('config', 'weights'))
+    return Entry(row['name'], config, weights, sha256, str(path))
 
 
-def _beside(name: str, path: Path) -> str:
-    """A file of a list, which may be given from the list's own folder."""
-    there = path.parent / Path(name).expanduser()
-    return str(there) if '://' not in name and there.exists() else name
+def _from_list(name: str, path: Path) -> str:
+    """A file of a list, which may be given relative to the list's own folder."""
+    file = path.parent / Path(name).expanduser()
+    return str(file) if '://' not in name and file.exists() else name
 
 
 def weights_file(entry: Entry) -> Path:
     """The file of a model's weights, downloaded if it is an address.
 
     Raises:
-        UserFileError: If it is not there, or has another SHA-256 than the list says.
+        UserFileError: If it does not exist, or has another SHA-256 than the list says.
     """
-    if '://' in entry.weights:
-        from . import find_checkpoint
+    from .provenance import file_hash
+    from .runs import find_checkpoint
 
-        file = Path(find_checkpoint(entry.weights))
-    else:
-        file = paths.find(entry.weights)
-        if not file.is_file():
-            raise UserFileError(f'the weights of {entry.name}, {entry.weights}, do not exist ({entry.source}).')
-    digest = hashlib.sha256()
-    with open(file, 'rb') as stream:
-        for block in iter(lambda: stream.read(1 << 20), b''):
-            digest.update(block)
-    if digest.hexdigest() != entry.sha256:
+    file = find_checkpoint(entry.weights, f' {entry.source} names them for {entry.name}.')
+    digest = file_hash(file)
+    if digest != entry.sha256:
         raise UserFileError(
-            f'{file} is not the file that {entry.source} lists for {entry.name}: its SHA-256 is '
-            f'{digest.hexdigest()[:12]}..., not {entry.sha256[:12]}...'
+            f'{file} is not the file that {entry.source} lists for {entry.name}: its SHA-256 is {digest[:12]}..., '
+            f'not {entry.sha256[:12]}...'
         )
     return file

@@ -1,20 +1,44 @@
-"""Which checkpoint a run's folder stands for."""
+"""Which file a path, a run's folder or an address stands for."""
 
 import contextlib
-import sys
 from pathlib import Path
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Union
 
+from ..utils import paths
 from ..utils.checkpoints import check_file, read_checkpoint
-from ..utils.errors import UserError, UserFileError
+from ..utils.errors import UserError, UserFileError, UserTypeError
+from ..utils.processes import warn
 from ..utils.saved import find_saved, parse_name
+from .download import download
 from .layouts import abbreviate
 
 CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
 
 
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def find_checkpoint(path: Union[str, Path], hint: str = '') -> Path:
+    """The file that ``path`` stands for.
+
+    Args:
+        path (str | Path): A file, looked up from the current folder, then from :func:`mmrm.utils.paths.home`; the
+            folder of a run, which stands for its ``best_*.pth``, else for its last one (:func:`weights_of_run`);
+            ``torchvision://resnet50`` and the like, or an http(s) address, downloaded once.
+        hint (str): What to add to a message when there is nothing at ``path``. Defaults to ''.
+
+    Raises:
+        UserFileError: If there is none.
+    """
+    if not isinstance(path, (str, Path)):
+        raise UserTypeError(f'checkpoint={path!r} must be a path.')
+    if not str(path).strip():
+        raise UserFileError(f'the path of the weights is empty.{hint}')
+    if '://' in str(path):
+        return download(str(path), hint)
+    found = paths.find(path)
+    if found.is_dir():
+        return weights_of_run(found, hint)
+    if not found.exists():
+        raise UserFileError(f'weights {path} do not exist{paths.looked_in(path)}.{hint}')
+    return found
 
 
 def saved_checkpoints(work_dir: Optional[Path]) -> List[Path]:
@@ -26,7 +50,7 @@ def saved_checkpoints(work_dir: Optional[Path]) -> List[Path]:
     return [path for unit in units for path in by_unit[unit]]
 
 
-def latest_checkpoint(work_dir: Path, tell: Callable[[str], None] = _tell) -> Optional[Path]:
+def latest_checkpoint(work_dir: Path, log: Callable[[str], None] = warn) -> Optional[Path]:
     """The checkpoint of ``work_dir`` with the most epochs or iterations, or the one that ``last_checkpoint`` names.
 
     ``last_checkpoint`` decides unless it names a file that is gone, or one that a complete checkpoint beside it is
@@ -34,10 +58,10 @@ def latest_checkpoint(work_dir: Path, tell: Callable[[str], None] = _tell) -> Op
 
     Args:
         work_dir (Path): A run's folder, perhaps moved or copied.
-        tell (callable): Called with a line of text where ``last_checkpoint`` is not followed.
+        log (callable): Called with a line of text where ``last_checkpoint`` is not followed.
     """
     note = work_dir / 'last_checkpoint'
-    name = _read_note(note, tell)
+    name = _read_note(note, log)
     if not name:
         return next(reversed(saved_checkpoints(work_dir)), None)
     named = work_dir / Path(name).name
@@ -48,10 +72,10 @@ def latest_checkpoint(work_dir: Path, tell: Callable[[str], None] = _tell) -> Op
     saved = saved_checkpoints(named.parent)
     highest = next((path for path in reversed(saved) if _is_complete(path)), None)
     if not named.exists() and highest is not None:
-        tell(f'{note} names {named.name}, which is not there: {highest.name} is taken, the highest that is.')
+        log(f'{note} names {named.name}, which is not there: {highest.name} is taken, the highest that is.')
         return highest
     if named in saved and highest is not None and saved.index(highest) > saved.index(named):
-        tell(f'{note} names {named.name}, but {highest.name} is there too: the higher one is taken.')
+        log(f'{note} names {named.name}, but {highest.name} is there too: the higher one is taken.')
         return highest
     return named
 
@@ -107,7 +131,7 @@ def weights_of_run(folder: Path, hint: str = '') -> Path:
     raise UserFileError(f'{folder} is a folder without a checkpoint (best_*.pth, {", ".join(CHECKPOINTS)}).{hint}')
 
 
-def _read_note(note: Path, tell: Callable[[str], None]) -> str:
+def _read_note(note: Path, log: Callable[[str], None]) -> str:
     """The path in ``last_checkpoint``; '' if there is none, or if the file is damaged."""
     if not note.is_file():
         return ''
@@ -117,7 +141,7 @@ def _read_note(note: Path, tell: Callable[[str], None]) -> str:
         text = content.decode().strip()
         if all(char.isprintable() for char in text):
             return text
-    tell(f'{note} is damaged and not used.')
+    log(f'{note} is damaged and not used.')
     return ''
 
 

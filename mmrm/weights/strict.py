@@ -1,39 +1,27 @@
 """Backbone weights that arrive whole or stop the run."""
 
-import hashlib
-import os
-import re
-import time
-from http.client import HTTPException
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
-from urllib.parse import urlparse
-from urllib.request import Request, urlopen
 
 import torch
-from mmengine.dist import barrier, is_main_process
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import update_init_info
 from mmengine.registry import WEIGHT_INITIALIZERS
-from rich.console import Console
-from rich.progress import wrap_file
 
 from ..core import ROI_LAYER
-from ..utils import paths
 from ..utils.checkpoints import COUNTER, read_checkpoint
-from ..utils.errors import UserFileError, UserTypeError, UserValueError, one_line
-from ..utils.files import atomic_write
+from ..utils.config import type_name
+from ..utils.errors import UserFileError, UserTypeError, UserValueError
 from ..utils.processes import local_rank
-from .layouts import Network, StateDict, abbreviate, compare, describe, split
+from .download import download  # noqa: F401  for cli.preflight
+from .layouts import StateDict, abbreviate, compare, describe, split
 from .provenance import read_weights, tensor_hash
-from .runs import weights_of_run
+from .runs import find_checkpoint
 
 HOW = ' MMRM_BACKBONE=PATH or --cfg-options model.init_cfg.checkpoint=PATH names another file or run.'
-TIMEOUT = 60  # seconds without a byte that end a download
 # An RM head's RoI layer serves training only; batch norm's counter is unused with a fixed momentum.
 UNUSED_IN_TEST = (f'{ROI_LAYER}.', 'num_batches_tracked')
-ABANDONED = 3600  # seconds after which nobody downloads to a file any more
 
 
 class Loaded(NamedTuple):
@@ -58,105 +46,6 @@ class Loaded(NamedTuple):
             f'{self.file} ({self.layout}): {self.tensors} tensors, {self.values / 1e6:.2f} M values, '
             f'sha256 {self.sha256[:16]}'
         )
-
-
-def find_checkpoint(path: Union[str, Path], hint: str = '') -> Path:
-    """The file that ``path`` stands for.
-
-    Args:
-        path (str | Path): A file, looked up from the current folder, then from :func:`mmrm.utils.paths.home`; the
-            folder of a run, which stands for its ``best_*.pth``, else for its last one
-            (:func:`~mmrm.weights.runs.weights_of_run`);
-            ``torchvision://resnet50`` and the like, or an http(s) address, downloaded once.
-        hint (str): What to add to a message when there is nothing at ``path``. Defaults to ''.
-
-    Raises:
-        UserFileError: If there is none.
-    """
-    if not isinstance(path, (str, Path)):
-        raise UserTypeError(f'checkpoint={path!r} must be a path.')
-    if not str(path).strip():
-        raise UserFileError(f'the path of the weights is empty.{hint}')
-    if '://' in str(path):
-        return download(str(path), hint)
-    found = paths.find(path)
-    if found.is_dir():
-        return weights_of_run(found, hint)
-    if not found.exists():
-        raise UserFileError(f'weights {path} do not exist{paths.looked_in(path)}.{hint}')
-    return found
-
-
-def download(address: str, hint: str = '') -> Path:
-    """The local copy of ``torchvision://<model>`` or ``http(s)://...``, in torch's own cache (``TORCH_HOME``)."""
-    scheme, rest = address.split('://', 1)
-    if scheme == 'torchvision':
-        from mmengine.runner.checkpoint import get_torchvision_models
-
-        known = get_torchvision_models()
-        if rest not in known:
-            raise UserFileError(f'{address}: torchvision has no weights {rest!r}; for example resnet50, resnet101.')
-        url = known[rest]
-    elif scheme in ('http', 'https'):
-        url = address
-    else:
-        raise UserFileError(f'{address}: {scheme}:// is not supported; a path, torchvision:// and http(s):// are.')
-    name = Path(urlparse(url).path).name
-    stamp = re.search(r'-(?=[0-9]*[a-f])([a-f0-9]{8,})\.', name)  # a hash; digits alone are a date
-    if not stamp:  # two addresses may end in the same name
-        name = f'{hashlib.sha256(url.encode()).hexdigest()[:8]}_{name}'
-    file = Path(torch.hub.get_dir()) / 'checkpoints' / name
-    # One process of a machine downloads, the others wait for it.
-    if not file.is_file() and int(os.environ.get('LOCAL_RANK', 0)) == 0:
-        try:
-            fetch(url, file, stamp[1] if stamp else '')
-        except UserFileError as error:
-            raise UserFileError(
-                f'{url} could not be downloaded to {file} ({error}). Put it there by hand, or use another file.{hint}'
-            ) from error
-    barrier()
-    return file
-
-
-def fetch(url: str, file: Path, sha256: str = '') -> None:
-    """Download a file, all of it or none.
-
-    ``torch.hub`` keeps what it has when a connection ends too early, as Python's HTTP client says nothing about that.
-
-    Args:
-        url (str): http(s)://...
-        file (Path): Where to put it; its folder is created.
-        sha256 (str): What its SHA-256 must begin with. Defaults to ''.
-
-    Raises:
-        UserFileError: If it does not arrive, or not all of it, or another file.
-    """
-    for part in file.parent.glob(f'.{file.name}.*'):  # of a process that was killed; one that downloads is younger
-        if time.time() - part.lstat().st_mtime > ABANDONED:
-            part.unlink(missing_ok=True)
-    with atomic_write(file, overwrite=True) as part:  # two runs may fetch the same one
-        try:
-            with urlopen(Request(url, headers={'User-Agent': 'mmrm'}), timeout=TIMEOUT) as answer:
-                expected = answer.headers.get('Content-Length')
-                hashed, size = hashlib.sha256(), 0
-                bar = wrap_file(
-                    answer,
-                    int(expected or 0),
-                    description=file.name,
-                    console=Console(stderr=True),
-                    disable=not is_main_process(),
-                )
-                with bar as source, open(part, 'wb') as target:
-                    for block in iter(lambda: source.read(1 << 20), b''):
-                        target.write(block)
-                        hashed.update(block)
-                        size += len(block)
-        except (OSError, HTTPException) as error:
-            raise UserFileError(one_line(error)) from error
-        if expected is not None and size != int(expected):
-            raise UserFileError(f'the connection ended after {size} of {expected} bytes')
-        if not hashed.hexdigest().startswith(sha256):
-            raise UserFileError(f'its SHA-256 should begin with {sha256}, not with {hashed.hexdigest()[: len(sha256)]}')
 
 
 def load_backbone(
@@ -188,45 +77,29 @@ def load_backbone(
         begins = abbreviate(sorted({key.split('.', 1)[0] + '.' for key in tensors}), 8)
         asked = f' under prefix={prefix!r}' if prefix else ''
         raise UserFileError(f'{file} has no backbone in it{asked}: its {len(tensors)} names begin with {begins}')
-    _check_fit(wanted, given, file, name, network)
+    problems = compare(wanted, given, name)
+    if problems:
+        raise UserFileError(
+            f'{file} does not fit {name}, nothing was loaded. The file looks like {describe(given)} '
+            f'({network.layout}), {name} is {describe(wanted)}. {problems}{_prefix_hint(wanted, given)}'
+        )
     broken = [key for key, value in given.items() if value.is_floating_point() and not value.isfinite().all()]
     if broken:
-        raise UserFileError(
-            f'{file} is no good: {len(broken)} tensors hold infinite values or NaN: {abbreviate(broken)}.'
-        )
+        raise UserFileError(f'{file}: {len(broken)} tensors contain infinite values or NaN: {abbreviate(broken)}.')
     filled = {key: value.to(wanted[key].dtype) for key, value in given.items() if key in wanted}
     module.load_state_dict(filled, strict=False)
     values = sum(value.numel() for value in filled.values())
     return Loaded(file, network.layout, len(filled), values, tensor_hash(filled))
 
 
-def _check_fit(wanted: StateDict, given: StateDict, file: Path, name: str, network: Network) -> None:
-    """Raise unless ``given`` has the names and shapes of ``wanted``; BN's counters may be absent on either side."""
-    missing, left, shapes = compare(wanted, given)
-    if not missing and not left and not shapes:
-        return
-    lines = [
-        f'{file} does not fit {name}, nothing was loaded. The file looks like {describe(given)} '
-        f'({network.layout}), {name} is {describe(wanted)}.'
-    ]
-    for problem, keys in (('not in the file', missing), (f'not in {name}', left)):
-        if keys:
-            total = len(given if keys is left else wanted)
-            lines.append(f'  {len(keys)} of {total} tensors {problem}: {abbreviate(keys)}')
-    if shapes:
-        lines.append(f'  {len(shapes)} tensors of another shape: {abbreviate(shapes.values())}')
-    hint = _prefix_hint(wanted, given)
-    raise UserFileError('\n'.join(lines) + hint)
-
-
 def _prefix_hint(wanted: StateDict, given: StateDict) -> str:
-    """Say so if the right names are there, but behind a prefix."""
+    """The prefix under which the file has the wanted names; '' if there is none."""
     probe = max((key for key in wanted if not key.endswith(COUNTER)), key=len)
     for key in given:
         if key != probe and key.endswith('.' + probe):
             prefix = key[: -len(probe)]
             found = sum(prefix + key in given for key in wanted)
-            return f'\n  {found} of {len(wanted)} names are there behind the prefix {prefix!r}: give prefix={prefix!r}.'
+            return f'. {found} of {len(wanted)} names are behind the prefix {prefix!r}: give prefix={prefix!r}.'
     return ''
 
 
@@ -253,26 +126,25 @@ def load_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) 
             the model lacks, but not more of a part that it has: that is another network.
     """
     model = unwrapped(model)
+    own = model.state_dict()
+    parts = {name for name, _ in model.named_children()}
     checkpoint = read_checkpoint(path)
     state = checkpoint.get('state_dict', checkpoint)
     state = {name.removeprefix('module.'): value for name, value in state.items()}
-    missing, left, shapes = compare(model.state_dict(), state)
-    missing = [name for name in missing if not any(part in name for part in unused)]
-    if unused:
-        own = {name for name, _ in model.named_children()}
-        left = [name for name in left if name.partition('.')[0] in own and not any(part in name for part in unused)]
-    if missing or shapes or left:
-        problems = [
-            f'{len(names)} weights {what} ({abbreviate(names, 3)})'
-            for names, what in (
-                (missing, 'are missing'),
-                (left, 'are unknown'),
-                (list(shapes.values()), 'have another shape'),
-            )
-            if names
-        ]
-        raise UserFileError(f'checkpoint {path} does not fit the config: {"; ".join(problems)}.')
-    model.load_state_dict(state, strict=False)
+
+    def needed(name: str) -> bool:
+        return not any(part in name for part in unused)
+
+    wanted = {name: value for name, value in own.items() if name in state or needed(name)}
+    given = {
+        name: value
+        for name, value in state.items()
+        if name in own or not unused or (name.partition('.')[0] in parts and needed(name))
+    }
+    problems = compare(wanted, given, 'the model')
+    if problems:
+        raise UserFileError(f'checkpoint {path} does not fit the config: {problems}')
+    model.load_state_dict(given, strict=False)
 
 
 @WEIGHT_INITIALIZERS.register_module()
@@ -348,17 +220,15 @@ def check_placement(model: torch.nn.Module) -> None:
     for name, module, config in strict_parts(model):
         last = init_cfgs(module)[-1]
         if config is not last:
-            from ..utils.config import type_name
-
             where = '.'.join(filter(None, ('model', name, 'init_cfg')))
             raise UserValueError(
                 f'StrictPretrained must be the last of {where}: what comes after it '
                 f'({type_name(last)}) would overwrite the weights.'
             )
-        if _has_own_way(module):
+        if _overrides_init_weights(module):
             raise UserValueError(
-                f'StrictPretrained is in the init_cfg of {type(module).__name__}, which loads in its own way and '
-                f'would not run it: move it to model.init_cfg and set model.{name or "backbone"}.init_cfg=None.'
+                f'StrictPretrained is in the init_cfg of {type(module).__name__}, whose init_weights would '
+                f'not run it: move it to model.init_cfg and set model.{name or "backbone"}.init_cfg=None.'
             )
 
 
@@ -376,6 +246,6 @@ def init_cfgs(module: torch.nn.Module) -> List[dict]:
     return [config for config in ([configs] if isinstance(configs, dict) else configs) if isinstance(config, dict)]
 
 
-def _has_own_way(module: torch.nn.Module) -> bool:
+def _overrides_init_weights(module: torch.nn.Module) -> bool:
     """Whether a backbone's class overrides mmengine's initialisation."""
     return not hasattr(module, 'backbone') and type(module).init_weights is not BaseModule.init_weights

@@ -80,7 +80,7 @@ def test_candidates_run_in_turn_as_often_as_asked():
 
 
 def test_mistakes_are_named(tmp_path):
-    with pytest.raises(UserValueError, match='not one of a classifier'):
+    with pytest.raises(UserValueError, match='is not a classifier'):
         efficiency.measure(['projects/demo/configs/atss_cells.py'])
     with pytest.raises(UserValueError, match='size of its training images cannot be told'):
         efficiency.measure([str(write_run(tmp_path))])

@@ -84,7 +84,7 @@ def test_a_config_without_rm_shows_the_defaults_and_says_so(tmp_path):
     config = write_run(tmp_path, images=4)
     config.write_text(config.read_text() + "model['data_preprocessor']['batch_augments'] = None\n")
     cfg = classifiers.load_config(config, part='train')
-    assert mixed_batches.recursive_mix_of(cfg)[1] is False
+    assert classifiers.recursive_mix_of(cfg)[1] is False
     assert mixed_batches.collect(cfg, iterations=1, batch=2).settings['RM'] == 'alpha 0.5, nearest (default)'
 
 
@@ -99,7 +99,7 @@ def test_a_figure_has_a_panel_for_each_method_and_iteration(cfg):
 
 
 def test_mistakes_are_named(tmp_path):
-    with pytest.raises(UserValueError, match='not one of a classifier'):
+    with pytest.raises(UserValueError, match='is not a classifier'):
         classifiers.load_config('projects/demo/configs/atss_cells.py')
     cfg = classifiers.load_config(write_run(tmp_path, images=4), part='train')
     with pytest.raises(UserValueError, match='a batch of 9 images from a data set of 4'):

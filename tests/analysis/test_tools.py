@@ -110,4 +110,4 @@ def test_efficiency(run, tmp_path):
 @pytest.mark.parametrize('tool', ['mixed_batches.py', 'cut_or_resize.py'])
 def test_a_config_that_is_no_classifier_s(run, tmp_path, tool):
     code, _, told = run(tool, 'projects/demo/configs/pspnet_cells.py', tmp_path / 'a.png')
-    assert code == 2 and 'is not one of a classifier' in told and told.count('\n') == 1
+    assert code == 2 and 'is not a classifier' in told and told.count('\n') == 1

@@ -1,8 +1,10 @@
-"""mmrm export: what other runtimes and libraries say of an exported network, and what its files tell of it."""
+"""mmrm export: the logits of an exported network in other runtimes and libraries, and what its files say of it."""
 
 import functools
+import hashlib
 import json
-from types import SimpleNamespace
+import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 from mmengine.registry import init_default_scope
 from zoo_run import CLASSES, call_main, write_images, write_run
 
-from mmrm.cli.export import main
+from mmrm.cli.export import logged_result, main
 from mmrm.weights import hub
 from mmrm.weights.build import open_run
 from mmrm.weights.deploy import read_note, run_file
@@ -37,14 +39,21 @@ def expected_logits(run, images):
         return open_run(run).model(images, mode='tensor')
 
 
-@pytest.mark.parametrize('kind, name', [('onnx', 'net.onnx'), ('torch.export', 'net.pt2')])
-def test_a_program_says_the_same_for_any_number_of_images_and_tells_what_goes_in(kind, name, run, tmp_path, capsys):
+@pytest.fixture(scope='module', params=['onnx', 'torch.export'])
+def program(request, run, tmp_path_factory):
+    """A file for another runtime, and which runtime."""
+    kind = request.param
     if kind == 'onnx':
         for package in ('onnx', 'onnxscript', 'onnxruntime'):
             pytest.importorskip(package)
-    out = tmp_path / name
-    code, told, _ = call(capsys, kind, run, out, '--dynamic')
-    assert code == 0 and '3 classes, 64 x 64' in told
+    out = tmp_path_factory.mktemp('programs') / ('net.onnx' if kind == 'onnx' else 'net.pt2')
+    init_default_scope('mmpretrain')
+    main([kind, str(run), str(out), '--dynamic'])
+    return out, kind
+
+
+def test_a_program_has_the_same_logits_for_any_number_of_images_and_says_what_goes_in(program, run):
+    out, kind = program
     images = torch.randn(5, 3, 64, 64)
     torch.testing.assert_close(run_file(out, kind, images), expected_logits(run, images), rtol=1e-4, atol=1e-4)
     note = read_note(out)
@@ -63,14 +72,12 @@ def _names(out, kind):
     return list(torch.export.load(str(out)).state_dict)
 
 
-def test_the_note_in_a_file_is_enough_to_feed_it(run, tmp_path, capsys):
+def test_the_note_in_a_file_is_enough_to_feed_it(program, run, tmp_path):
     """Mean, std and order as noted, applied by hand with Pillow's pixels."""
     from PIL import Image
 
-    out = tmp_path / 'net.pt2'
-    call(capsys, 'torch.export', run, out)
     file = write_images(tmp_path / 'images', 1)[0]
-    note = read_note(out)
+    note = read_note(program[0])
     image = Image.open(file).convert('RGB')
     scale = note['pipeline'][1]['scale']
     image = image.resize((round(scale * image.width / image.height), scale), Image.BICUBIC)
@@ -107,7 +114,7 @@ def test_mistakes_are_one_line_and_exit_code_2(argv, message, run, tmp_path, cap
 
 
 def test_without_onnx_the_package_to_install_is_named(run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(__import__('sys').modules, 'onnxruntime', None)
+    monkeypatch.setitem(sys.modules, 'onnxruntime', None)
     code, _, err = call(capsys, 'onnx', run, tmp_path / 'net.onnx')
     assert code == 2 and 'requirements/onnx.txt' in err
 
@@ -122,7 +129,7 @@ def folder(wide, tmp_path_factory):
     return out
 
 
-def test_timm_loads_the_folder_offline_and_says_the_same(wide, folder):
+def test_timm_loads_the_folder_offline_and_has_the_same_logits(wide, folder):
     import timm
     from timm.data import resolve_model_data_config
 
@@ -138,35 +145,30 @@ def test_timm_loads_the_folder_offline_and_says_the_same(wide, folder):
     assert json.loads((folder / 'config.json').read_text())['label_names'] == list(CLASSES)
 
 
-def test_timm_gets_the_same_pixels_without_normalisation_and_with_a_squashing_resize():
+@pytest.mark.parametrize('crop', [False, True])
+def test_timm_gets_the_same_pixels_without_normalisation_and_with_a_squashing_resize(crop):
     """An image that is not square, read by timm's own transform and as mmpretrain resizes it."""
     pytest.importorskip('timm')
     from PIL import Image
     from timm.data import create_transform
 
-    steps = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=64, interpolation='bilinear', backend='pillow')]
-    known = Input((64, 64), None, None, 'rgb', steps)
+    side = 80 if crop else 64
+    steps = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=[side, side], interpolation='bilinear')]
+    steps += [dict(type='CenterCrop', crop_size=64)] if crop else []
     target = Target({}, torch.nn.Identity, '', hub=dict(architecture='resnet18'))
-    config = hub.timm_config(SimpleNamespace(classes=CLASSES), target, known)['pretrained_cfg']
+    config = hub.timm_config(list(CLASSES), target, Input((64, 64), None, None, 'rgb', steps))['pretrained_cfg']
     read = create_transform(
         **{key: config[key] for key in ('input_size', 'interpolation', 'mean', 'std', 'crop_pct', 'crop_mode')}
     )
     image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (90, 120, 3), np.uint8))
-    expected = np.asarray(image.resize((64, 64), Image.BILINEAR)).transpose(2, 0, 1)
-    np.testing.assert_allclose(read(image).numpy(), expected, atol=0.01)
-
-
-def test_a_crop_after_a_squashing_resize_is_kept():
-    steps = [dict(type='Resize', scale=[80, 80]), dict(type='CenterCrop', crop_size=64)]
-    known = Input((64, 64), None, None, 'rgb', steps)
-    assert hub._crop(known) == pytest.approx(0.8) and hub._squashes(known)
+    start = (side - 64) // 2
+    expected = np.asarray(image.resize((side, side), Image.BILINEAR))[start : start + 64, start : start + 64]
+    np.testing.assert_allclose(read(image).numpy(), expected.transpose(2, 0, 1), atol=0.01)
 
 
 def test_the_card_has_what_the_log_says_and_nothing_else(folder, wide):
     card = (folder / 'README.md').read_text()
     for words in (
-        'license: cc-by-4.0',
-        'value: 80.00',
         'after 2 epochs: top-1 80.00 %, top-5 100.00 %',
         'CustomDataset (river)',
         'RecursiveMix(alpha=0.5)',
@@ -176,12 +178,11 @@ def test_the_card_has_what_the_log_says_and_nothing_else(folder, wide):
         "timm.create_model('local-dir:otters', pretrained=True)",
     ):
         assert words in card, words
-    import hashlib
-
     assert hashlib.sha256((folder / 'model.safetensors').read_bytes()).hexdigest() in card
     yaml = pytest.importorskip('yaml')
     header = yaml.safe_load(card.split('---')[1])
-    assert header['library_name'] == 'timm' and header['model-index'][0]['results'][0]['metrics'][0]['value'] == 80.0
+    assert header['library_name'] == 'timm' and header['license'] == 'cc-by-4.0' and 'recursivemix' in header['tags']
+    assert header['model-index'][0]['results'][0]['metrics'][0]['value'] == 80.0
 
 
 def test_without_a_log_the_card_claims_no_accuracy(wide, tmp_path, capsys):
@@ -193,7 +194,24 @@ def test_without_a_log_the_card_claims_no_accuracy(wide, tmp_path, capsys):
     assert 'its accuracy is not known' in card and 'model-index' not in card and 'license:' not in card
 
 
-def test_transformers_loads_the_folder_offline_and_says_the_same(wide, tmp_path, capsys):
+def test_a_card_has_no_accuracy_of_another_checkpoint(run, tmp_path):
+    """Epoch 9 was not validated, and iteration 3 is not epoch 3."""
+    copy = tmp_path / 'river'
+    shutil.copytree(run, copy)
+    assert logged_result(next(copy.glob('best_*.pth'))).top1 == 80.0
+    for name in ('epoch_9.pth', 'iter_3.pth'):
+        assert logged_result(copy / name) is None
+
+
+def test_the_name_on_the_card_is_that_of_the_config(tmp_path):
+    folder = tmp_path / 'rm' / 'resnet50_8xb64_in1k'
+    assert hub.model_name(folder / 'seed1' / 'epoch_3.pth') == 'rm/resnet50_8xb64_in1k'
+    assert hub.model_name(folder / 'epoch_3.pth') == 'rm/resnet50_8xb64_in1k'
+    (tmp_path / 'otters.py').touch()  # as mmengine keeps the config of a run
+    assert hub.model_name(tmp_path / 'epoch_3.pth') == 'otters'
+
+
+def test_transformers_loads_the_folder_offline_and_has_the_same_logits(wide, tmp_path, capsys):
     transformers = pytest.importorskip('transformers')
     out = tmp_path / 'otters'
     assert call(capsys, 'huggingface', wide, out, '--library', 'transformers')[0] == 0
@@ -210,6 +228,18 @@ def test_transformers_loads_the_folder_offline_and_says_the_same(wide, tmp_path,
     expected = normalise(Reader(opened.cfg)(file), opened.model)
     found = processor(Image.open(file).convert('RGB'), return_tensors='pt')['pixel_values']
     assert found.shape == expected.shape and (found - expected).abs().mean() < 0.02
+
+
+def test_what_transformers_is_told_of_the_pixels():
+    """Its names for a short edge and a crop, and for a resize to a fixed size; with and without normalisation."""
+    target = Target({}, torch.nn.Identity, '')
+    steps = [dict(type='ResizeEdge', scale=72, interpolation='bicubic'), dict(type='CenterCrop', crop_size=64)]
+    found = hub.image_processor(target, Input((64, 64), [51.0] * 3, [255.0] * 3, 'rgb', steps))
+    assert found['size'] == dict(shortest_edge=72) and found['crop_size'] == dict(height=64, width=64)
+    assert found['do_center_crop'] and found['resample'] == 3 and found['image_mean'] == [0.2] * 3
+    found = hub.image_processor(target, Input((48, 64), None, None, 'rgb', [dict(type='Resize', scale=[64, 48])]))
+    assert found['size'] == dict(height=48, width=64) and not found['do_center_crop']
+    assert found['image_mean'] == [0.0] * 3 and found['image_std'] == [1 / 255] * 3
 
 
 def test_a_folder_that_holds_something_is_left_alone(wide, folder, capsys):

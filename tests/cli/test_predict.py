@@ -51,8 +51,8 @@ def test_broken_images_in_a_folder_are_named_and_the_others_predicted(run, image
     (folder / 'deeper').mkdir(parents=True)
     (folder / 'good.png').write_bytes(images[0].read_bytes())
     (folder / 'deeper' / 'empty.jpg').touch()
-    (folder / 'text.png').write_text('no image')
-    photograph = tmp_path / 'whole.jpg'
+    (folder / 'text.png').write_text('not an image')
+    photograph = tmp_path / 'photograph.jpg'
     Image.open(images[1]).resize((400, 300)).save(photograph)
     (folder / 'torn.jpg').write_bytes(photograph.read_bytes()[:4000])
     (folder / 'notes.txt').write_text('not looked at')

@@ -53,7 +53,7 @@ def test_any_number_of_images(name, kind, suffix, tmp_path):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-3 * expected.abs().max().item())
 
 
-@pytest.mark.parametrize('name', ['SwinTransformer', 'DeiT', 'PVTv2'])
+@pytest.mark.parametrize('name', ['SwinTransformer', 'DeiT'])
 def test_attention_has_one_size(name, tmp_path):
     with pytest.raises(UserValueError, match='is for networks without attention') as error:
         export_network(network(name), tmp_path / 'net.pt2', (64, 64), {}, 'torch.export', 'all')
@@ -75,8 +75,8 @@ def test_what_cannot_be_written_is_one_line_and_no_file(tmp_path):
     assert '\n' not in str(error.value) and list(tmp_path.iterdir()) == []
 
 
-def test_a_program_that_says_something_else_is_not_kept(tmp_path, monkeypatch):
+def test_a_program_with_other_logits_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr('mmrm.weights.deploy.run_file', lambda *args: torch.zeros(1, 5))
-    with pytest.raises(UserFileError, match='says something else than torch'):
+    with pytest.raises(UserFileError, match='differ from those in torch'):
         export_network(network('CIFAR ResNet'), tmp_path / 'net.pt2', (32, 32), {}, 'torch.export')
     assert list(tmp_path.iterdir()) == []

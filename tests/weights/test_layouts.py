@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torchvision
 
 from mmrm.weights.layouts import describe, identify, pvt_to_timm, split
 from mmrm.weights.provenance import tensor_hash
@@ -10,6 +9,7 @@ from mmrm.weights.provenance import tensor_hash
 from networks import CIFARDenseNet, CIFARResNet, PyramidNet, backbone, shake  # isort: skip
 
 B1 = dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[2, 2, 2, 2])
+PVT = dict(type='PyramidVisionTransformerV2', embed_dims=8, num_layers=[1, 1, 1, 1])
 KNOWN = {
     'a ResNet-18': dict(type='ResNet', depth=18),
     'a ResNet-50': dict(type='ResNet', depth=50),
@@ -49,9 +49,8 @@ def test_networks_of_the_configs_are_recognised_down_to_their_config(words):
 @pytest.mark.parametrize(
     'words',
     [
-        'a ResNet-18',
+        'a ResNet-34 of width 16',
         'a PyramidNet-29 (alpha 24)',
-        'a PVTv2-B1',
         'a DenseNet-21 (growth 4) with the 3 x 3 stem for CIFAR',
         'a Swin Transformer of depths (1, 2, 1, 1)',
         'a ConvNeXt of depths (1, 2, 1, 1)',
@@ -84,7 +83,7 @@ def test_the_authors_networks_are_taken_apart(model, layout):
 
 
 def test_pvt_survives_timms_names():
-    tensors = shake(backbone(type=B1['type'].split('.')[1], embed_dims=64, num_layers=[2, 2, 2, 2])).state_dict()
+    tensors = shake(backbone(**PVT)).state_dict()
     network = split(pvt_to_timm(tensors))
     assert network.layout == "timm's PVT names"
     assert network.backbone.keys() == tensors.keys()
@@ -95,7 +94,7 @@ def test_pvt_authors_names_are_those_that_mmdet_converts():
     """Against mmdet's own converter of the PVT authors' files."""
     from mmdet.models.backbones.pvt import pvt_convert
 
-    timm = pvt_to_timm(shake(backbone(type='PyramidVisionTransformerV2', num_layers=[2, 2, 2, 2])).state_dict())
+    timm = pvt_to_timm(shake(backbone(**PVT)).state_dict())
     authors = {}
     for key, value in timm.items():
         key = key.replace('patch_embed.', 'patch_embed1.').replace('mlp.dwconv.', 'mlp.dwconv.dwconv.')
@@ -112,7 +111,7 @@ def test_pvt_authors_names_are_those_that_mmdet_converts():
 
 
 def test_a_hash_does_not_depend_on_order_or_memory():
-    tensors = torchvision.models.resnet18().state_dict()
+    tensors = shake(CIFARResNet()).state_dict()
     turned = {
         key: value.to(memory_format=torch.channels_last) if value.ndim == 4 else value
         for key, value in reversed(tensors.items())
@@ -121,7 +120,7 @@ def test_a_hash_does_not_depend_on_order_or_memory():
     assert tensor_hash({'x' + key: value for key, value in tensors.items()}) != tensor_hash(tensors)
 
 
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.int64, torch.bool])
-def test_a_hash_takes_every_type_and_scalars(dtype):
-    one, other = torch.ones((), dtype=dtype), torch.zeros((), dtype=dtype)
-    assert tensor_hash(dict(x=one)) != tensor_hash(dict(x=other))
+def test_a_hash_takes_every_type_and_scalars():
+    for dtype in (torch.float16, torch.bfloat16, torch.int64, torch.bool):
+        one, other = torch.ones((), dtype=dtype), torch.zeros((), dtype=dtype)
+        assert tensor_hash(dict(x=one)) != tensor_hash(dict(x=other))

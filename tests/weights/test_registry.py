@@ -15,116 +15,79 @@ from mmrm.utils.errors import UserFileError, UserTypeError, UserValueError
 from mmrm.utils.paths import shipped
 from mmrm.weights import registry
 
+RM = 'rm/resnet18-w16_1xb64_cifar10-250'
 
-@pytest.fixture
-def mine(tmp_path):
-    """A list with one trained model of the user's, its files beside it."""
-    run = write_run(tmp_path / 'river')
-    weights = next(run.glob('best_*.pth'))
-    Config(settings()).dump(tmp_path / 'river.py')
-    row = dict(name='mine/river', config='river.py', weights=str(weights.relative_to(tmp_path)), top1=80.0)
+
+@pytest.fixture(scope='module')
+def mine(tmp_path_factory):
+    """A list with one trained model of the user's, its files next to it."""
+    folder = tmp_path_factory.mktemp('models')
+    weights = next(write_run(folder / 'river').glob('best_*.pth'))
+    Config(settings()).dump(folder / 'river.py')
+    row = dict(name='mine/river', config='river.py', weights=str(weights.relative_to(folder)), top1=80.0)
     row['sha256'] = hashlib.sha256(weights.read_bytes()).hexdigest()
-    (tmp_path / 'models.json').write_text(json.dumps([row]))
-    return tmp_path / 'models.json', row, weights
+    (folder / 'models.json').write_text(json.dumps([row]))
+    return folder / 'models.json', row, weights
 
 
 def test_every_shipped_config_is_a_model():
     names = mmrm.list_models()
-    files = list((shipped() / 'configs').glob('[!_]*/*.py'))
-    assert len(names) == len(files) and 'rm/resnet50_8xb64_in1k' in names and names == sorted(names)
-
-
-@pytest.mark.parametrize(
-    'pattern, found',
-    [('rm/resnet50*', ['rm/resnet50_8xb64_in1k']), ('rm/resnet50', ['rm/resnet50_8xb64_in1k']), ('nothing*', [])],
-)
-def test_patterns(pattern, found):
-    assert mmrm.list_models(pattern) == found
-
-
-def test_shipped_weights_are_whole_and_belong_to_a_shipped_config():
-    for entry in registry.read_list(registry.SHIPPED):
-        assert registry.weights_file(entry).parent == registry.SHIPPED.parent
-        assert mmrm.get_model(entry.name, pretrained=True) is not None
-
-
-def test_a_model_that_is_added_to_the_package_appears(mine, tmp_path, monkeypatch):
-    """A file and a row are all it takes."""
-    monkeypatch.setattr(registry, 'SHIPPED', mine[0])
-    assert 'mine/river' in mmrm.list_models(pretrained=True)
-    assert mmrm.get_model('mine/river', pretrained=True) is not None
+    assert len(names) == len(list((shipped() / 'configs').glob('[!_]*/*.py'))) and names == sorted(names)
+    assert mmrm.list_models('rm/resnet50*') == mmrm.list_models('rm/resnet50') == ['rm/resnet50_8xb64_in1k']
+    assert mmrm.list_models('nothing*') == []
 
 
 def test_listing_needs_no_openmmlab():
     code = (
-        "import sys\nfor name in ('mmengine', 'mmcv', 'mmpretrain'): sys.modules[name] = None\n"
+        'import importlib.util as u, sys\nfind = u.find_spec\n'
+        "gone = ('mmengine', 'mmcv', 'mmpretrain')\n"
+        'u.find_spec = lambda name, *a: None if name in gone else find(name, *a)\n'
+        'for name in gone: sys.modules[name] = None\n'
         "import mmrm\nassert 'RMConsistencyHead' not in mmrm.__all__\n"
         "assert 'mmrm.weights.registry' not in sys.modules\nprint(mmrm.list_models('rm/resnet50*'))"
     )
-    hide = (
-        'import importlib.util as u; f = u.find_spec\n'
-        "gone = ('mmengine', 'mmcv', 'mmpretrain')\n"
-        'u.find_spec = lambda name, *a: None if name in gone else f(name, *a)\n'
-    )
-    done = subprocess.run([sys.executable, '-c', hide + code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "['rm/resnet50_8xb64_in1k']"
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.stdout.strip() == "['rm/resnet50_8xb64_in1k']", done.stderr
 
 
-def test_a_model_by_name_has_the_configs_network():
-    model = mmrm.get_model('rm/resnet18-w16_2xb64_cifar10')
+def test_a_model_by_name_has_the_configs_network_in_eval_mode():
+    model = mmrm.get_model(RM)
     assert not model.training and model.cfg.model.head.type == 'RMConsistencyHead'
     with torch.no_grad():
         assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
-def test_every_process_of_a_node_gets_the_weights(monkeypatch):
-    name = 'rm/resnet18-w16_1xb64_cifar10-250'
-    first = mmrm.get_model(name, pretrained=True).state_dict()
+def test_shipped_weights_are_complete_and_reach_every_process_of_a_node(monkeypatch):
+    for entry in registry.read_list(registry.SHIPPED):
+        assert registry.weights_file(entry).parent == registry.SHIPPED.parent
+        first = mmrm.get_model(entry.name, pretrained=True).state_dict()
     monkeypatch.setenv('LOCAL_RANK', '1')
-    second = mmrm.get_model(name, pretrained=True).state_dict()
+    second = mmrm.get_model(entry.name, pretrained=True).state_dict()
     assert all(torch.equal(first[key], second[key]) for key in first if 'fc_roi' not in key)
 
 
-def test_a_deeper_network_is_not_taken_for_this_one(tmp_path):
-    """All names and shapes of a ResNet-18 are in a ResNet-34."""
-    name = 'rm/resnet18-w16_1xb64_cifar10-250'
-    model = mmrm.get_model(name)
-    state = dict(model.state_dict(), **{'auxiliary_head.conv.weight': torch.zeros(1)})  # a part that it lacks
-    torch.save(dict(state_dict=state), tmp_path / 'more.pth')
-    assert mmrm.get_model(name, pretrained=str(tmp_path / 'more.pth'))
-    state['backbone.layer1.2.conv1.weight'] = torch.zeros(16, 16, 3, 3)
-    torch.save(dict(state_dict=state), tmp_path / 'deeper.pth')
-    with pytest.raises(UserFileError, match=r'1 weights are unknown \(backbone.layer1.2.conv1.weight\)'):
-        mmrm.get_model(name, pretrained=str(tmp_path / 'deeper.pth'))
-
-
-def test_ones_own_weights_come_by_name_from_a_list(mine, monkeypatch):
-    file, _, weights = mine
-    monkeypatch.setenv('MMRM_MODELS', str(file))
-    shipped_names = [entry.name for entry in registry.read_list(registry.SHIPPED)]
-    assert mmrm.list_models(pretrained=True) == sorted([*shipped_names, 'mine/river'])
-    model = mmrm.get_model('mine/river', pretrained=True)
+@pytest.mark.parametrize('door', ['variable', 'argument', 'package', 'yaml'])
+def test_ones_own_weights_come_by_name_from_a_list(door, mine, tmp_path, monkeypatch):
+    file, row, weights = mine
+    arguments = {}
+    if door == 'variable':
+        monkeypatch.setenv('MMRM_MODELS', str(file))
+    elif door == 'package':  # a file and a row are all it takes to ship a model
+        monkeypatch.setattr(registry, 'SHIPPED', file)
+    elif door == 'argument':
+        arguments = dict(registry=file)
+    else:
+        yaml = pytest.importorskip('yaml')
+        arguments = dict(registry=tmp_path / 'models.yml')
+        paths = {key: str(file.parent / row[key]) for key in ('config', 'weights')}
+        arguments['registry'].write_text(yaml.safe_dump([{**row, **paths}]))
+    assert mmrm.list_models('mine', pretrained=True, **arguments) == ['mine/river']
     saved = torch.load(weights, weights_only=False)['state_dict']
-    assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
-    monkeypatch.delenv('MMRM_MODELS')
+    for pretrained in (True, weights.parent):
+        model = mmrm.get_model('mine/river', pretrained=pretrained, **arguments)
+        assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
+    monkeypatch.undo()
     assert 'mine/river' not in mmrm.list_models()
-    assert mmrm.list_models('mine/*', registry=file) == ['mine/river']
-    assert mmrm.get_model('mine/river', pretrained=weights.parent, registry=file) is not None
-
-
-def test_a_list_in_yaml(mine, tmp_path):
-    yaml = pytest.importorskip('yaml')
-    (tmp_path / 'models.yml').write_text(yaml.safe_dump([mine[1]]))
-    assert mmrm.list_models('mine', registry=tmp_path / 'models.yml') == ['mine/river']
-
-
-def test_another_file_under_the_name_is_not_loaded(mine):
-    file, _, weights = mine
-    with open(weights, 'ab') as stream:
-        stream.write(b' ')
-    with pytest.raises(UserFileError, match=r'is not the file that .* lists for mine/river'):
-        mmrm.get_model('mine/river', pretrained=True, registry=file)
 
 
 @pytest.mark.parametrize(
@@ -136,18 +99,33 @@ def test_another_file_under_the_name_is_not_loaded(mine):
         (dict(acuracy=3), 'acuracy is not known; allowed are name, config'),
     ],
 )
-def test_a_wrong_list_is_told(change, message, mine, tmp_path):
+def test_a_wrong_list_is_an_error(change, message, mine, tmp_path):
     (tmp_path / 'wrong.json').write_text(json.dumps([{**mine[1], **change}]))
     with pytest.raises(UserValueError, match=message):
         mmrm.list_models(registry=tmp_path / 'wrong.json')
 
 
-def test_mistakes_in_names():
+def test_another_file_under_the_name_is_not_loaded(mine, tmp_path):
+    file, row, _ = mine
+    paths = {key: str(file.parent / row[key]) for key in ('config', 'weights')}
+    (tmp_path / 'models.json').write_text(json.dumps([{**row, **paths, 'sha256': '0' * 64}]))
+    with pytest.raises(UserFileError, match=r'is not the file that .* lists for mine/river'):
+        mmrm.get_model('mine/river', pretrained=True, registry=tmp_path / 'models.json')
+
+
+def test_mistakes_in_names(tmp_path):
     with pytest.raises(UserValueError, match=r"no model 'rm/resnet50'.*rm/resnet50_8xb64_in1k"):
         mmrm.get_model('rm/resnet50')
     with pytest.raises(UserValueError, match='has no weights'):
         mmrm.get_model('rm/resnet50_8xb64_in1k', pretrained=True)
-    with pytest.raises(UserFileError, match='does not exist'):
-        mmrm.list_models(registry='nowhere.json')
     with pytest.raises(UserTypeError, match='pattern=3'):
         mmrm.list_models(3)
+    for name, content, message in (
+        ('no.json', None, 'does not exist'),
+        ('a.txt', '', 'must end in'),
+        ('b.json', '{', 'cannot be read'),
+    ):
+        if content is not None:
+            (tmp_path / name).write_text(content)
+        with pytest.raises(UserFileError, match=message):
+            mmrm.list_models(registry=tmp_path / name)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmrm.utils.errors import UserFileError
-from mmrm.weights.runs import latest_checkpoint, saved_checkpoints, weights_of_run
+from mmrm.weights.runs import find_checkpoint, latest_checkpoint, saved_checkpoints, weights_of_run
 
 
 def save(folder, name, iterations=0, age=0):
@@ -18,7 +18,7 @@ def save(folder, name, iterations=0, age=0):
 
 
 @pytest.fixture
-def said():
+def logged():
     return []
 
 
@@ -43,57 +43,57 @@ def test_other_names_are_no_checkpoints_of_the_run(tmp_path):
     assert saved_checkpoints(tmp_path / 'nothing') == saved_checkpoints(None) == []
 
 
-def test_a_note_that_is_behind_is_not_followed(tmp_path, said):
+def test_a_note_that_is_behind_is_not_followed(tmp_path, logged):
     """A run killed between a checkpoint and its note."""
     for step in (8, 9):
         save(tmp_path, f'epoch_{step}.pth')
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_8.pth'))
-    assert latest_checkpoint(tmp_path, said.append).name == 'epoch_9.pth'
-    assert len(said) == 1 and 'names epoch_8.pth, but epoch_9.pth is there too' in said[0]
+    assert latest_checkpoint(tmp_path, logged.append).name == 'epoch_9.pth'
+    assert len(logged) == 1 and 'names epoch_8.pth, but epoch_9.pth is there too' in logged[0]
 
 
-def test_a_higher_one_that_is_not_complete_is_not_taken(tmp_path, said):
+def test_a_higher_one_that_is_not_complete_is_not_taken(tmp_path, logged):
     """mmengine by itself writes in place, and the note after that."""
     save(tmp_path, 'epoch_8.pth')
     half = save(tmp_path, 'epoch_9.pth').read_bytes()
     (tmp_path / 'epoch_9.pth').write_bytes(half[: len(half) // 2])
     (tmp_path / 'last_checkpoint').write_text('epoch_8.pth')
-    assert latest_checkpoint(tmp_path, said.append).name == 'epoch_8.pth' and not said
+    assert latest_checkpoint(tmp_path, logged.append).name == 'epoch_8.pth' and not logged
 
 
-def test_a_note_that_names_a_file_that_is_gone(tmp_path, said):
+def test_a_note_that_names_a_file_that_is_gone(tmp_path, logged):
     for step in (1, 2):
         save(tmp_path, f'epoch_{step}.pth')
     (tmp_path / 'last_checkpoint').write_text('/elsewhere/epoch_3.pth')
-    assert latest_checkpoint(tmp_path, said.append).name == 'epoch_2.pth'
-    assert len(said) == 1 and 'epoch_3.pth, which is not there' in said[0]
+    assert latest_checkpoint(tmp_path, logged.append).name == 'epoch_2.pth'
+    assert len(logged) == 1 and 'epoch_3.pth, which is not there' in logged[0]
 
 
-def test_a_note_names_a_folder_elsewhere(tmp_path, said):
+def test_a_note_names_a_folder_elsewhere(tmp_path, logged):
     (tmp_path / 'work').mkdir()
     (tmp_path / 'out').mkdir()
     note = tmp_path / 'work' / 'last_checkpoint'
     note.write_text(str(save(tmp_path / 'out', 'epoch_1.pth')))
-    assert latest_checkpoint(tmp_path / 'work', said.append) == tmp_path / 'out' / 'epoch_1.pth' and not said
+    assert latest_checkpoint(tmp_path / 'work', logged.append) == tmp_path / 'out' / 'epoch_1.pth' and not logged
     save(tmp_path / 'out', 'epoch_2.pth')
-    assert latest_checkpoint(tmp_path / 'work', said.append) == tmp_path / 'out' / 'epoch_2.pth' and said
+    assert latest_checkpoint(tmp_path / 'work', logged.append) == tmp_path / 'out' / 'epoch_2.pth' and logged
 
 
-def test_a_copy_without_its_last_checkpoint_does_not_stand_for_the_original(tmp_path, said):
+def test_a_copy_without_its_last_checkpoint_does_not_stand_for_the_original(tmp_path, logged):
     for run in ('original', 'copy'):
         (tmp_path / run).mkdir()
         save(tmp_path / run, 'epoch_1.pth')
         (tmp_path / run / 'last_checkpoint').write_text(str(tmp_path / 'original' / 'epoch_2.pth'))
     save(tmp_path / 'original', 'epoch_2.pth')
-    assert latest_checkpoint(tmp_path / 'copy', said.append) == tmp_path / 'copy' / 'epoch_1.pth' and said
+    assert latest_checkpoint(tmp_path / 'copy', logged.append) == tmp_path / 'copy' / 'epoch_1.pth' and logged
 
 
 @pytest.mark.parametrize('content', [b'\x80\x02\xff\xfe', b'epoch\x00_1.pth', bytes(100_000), b'\xff' * 100_000])
-def test_a_damaged_note_is_told_and_not_used(content, tmp_path, said, capsys):
+def test_a_damaged_note_is_logged_and_not_used(content, tmp_path, logged, capsys):
     save(tmp_path, 'epoch_1.pth')
     (tmp_path / 'last_checkpoint').write_bytes(content)
-    assert latest_checkpoint(tmp_path, said.append).name == 'epoch_1.pth'
-    assert said == [f'{tmp_path / "last_checkpoint"} is damaged and not used.']
+    assert latest_checkpoint(tmp_path, logged.append).name == 'epoch_1.pth'
+    assert logged == [f'{tmp_path / "last_checkpoint"} is damaged and not used.']
     assert weights_of_run(tmp_path).name == 'epoch_1.pth'
     assert 'is damaged' in capsys.readouterr().err
 
@@ -104,11 +104,25 @@ def test_of_two_best_ones_that_a_kill_left_the_later_is_the_better(tmp_path):
     assert weights_of_run(tmp_path).name == 'best_accuracy_top1_epoch_10.pth'
 
 
-def test_two_metrics_are_a_question_still(tmp_path):
-    for name in ('best_bbox_mAP_epoch_2.pth', 'best_bbox_mAP_epoch_1.pth', 'best_segm_mAP_epoch_1.pth'):
-        save(tmp_path, name)
-    with pytest.raises(UserFileError, match=r'2 best checkpoints.*bbox_mAP_epoch_2.*segm_mAP_epoch_1'):
-        weights_of_run(tmp_path)
+@pytest.mark.parametrize(
+    'files, message',
+    [
+        (
+            ['best_bbox_mAP_epoch_2.pth', 'best_bbox_mAP_epoch_1.pth', 'best_segm_mAP_epoch_1.pth'],
+            r'2 best checkpoints, name one: .*bbox_mAP_epoch_2.*segm_mAP_epoch_1',
+        ),
+        (['seed0/best_a_epoch_1.pth', 'seed1/best_a_epoch_1.pth'], 'several runs, name one: seed0, seed1'),
+        (['seed0/epoch_1.pth', 'seed1/epoch_1.pth', 'seed2/notes.txt'], r'several runs, name one: seed0, seed1\.'),
+        (['notes.txt'], 'folder without a checkpoint'),
+        (['last_checkpoint'], r'names epoch_9\.pth, which is not there'),
+    ],
+)
+def test_a_folder_that_does_not_say_which(files, message, tmp_path):
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('epoch_9.pth')
+    with pytest.raises(UserFileError, match=message):
+        find_checkpoint(tmp_path)
 
 
 def test_the_best_is_found_where_the_run_keeps_its_checkpoints(tmp_path):
@@ -121,3 +135,11 @@ def test_the_best_is_found_where_the_run_keeps_its_checkpoints(tmp_path):
     assert weights_of_run(run) == best
     best.unlink()
     assert weights_of_run(run) == last
+
+
+def test_a_relative_path_is_found_from_the_home_folder(tmp_path, monkeypatch):
+    (tmp_path / 'home' / 'work_dirs').mkdir(parents=True)
+    (tmp_path / 'home' / 'work_dirs' / 'x.pth').touch()
+    monkeypatch.setattr('mmrm.utils.paths.home', lambda: tmp_path / 'home')
+    monkeypatch.chdir(tmp_path)
+    assert find_checkpoint('work_dirs/x.pth') == tmp_path / 'home' / 'work_dirs' / 'x.pth'
