@@ -4,7 +4,6 @@ import base64
 import functools
 import hashlib
 import json
-import statistics
 import time
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple, Union
@@ -200,7 +199,6 @@ def _task(identity: str, name: str, groups: Dict[str, List[Run]]) -> dict:
             )
             for (group, members), colour in zip(groups.items(), choose_colours(list(groups)))
         ],
-        lead=_lead(groups, measure),
         references=_references(groups, measure),
         breakdowns=compare.breakdowns(groups),
         runs=runs,
@@ -218,24 +216,6 @@ def choose_colours(names: Sequence[str]) -> List[Tuple[str, str]]:
     rest = [each for each in (*COLOURS, *METHOD_COLOURS.values()) if each not in chosen]
     free = iter(rest * (len(names) // len(rest) + 1))
     return [each or next(free) for each in chosen]
-
-
-def _lead(groups: Dict[str, List[Run]], measure: Optional[Measure]) -> str:
-    """The first sentence of a task: which setting is ahead, at the last step that all runs have."""
-    runs = [run for each in groups.values() for run in each if measure and run.values(measure)]
-    step = compare.last_common_step(runs, measure)
-    if step is None:
-        return 'Not validated at the same steps.' if runs else 'None is validated yet.'
-    means = {
-        name: statistics.fmean(run.values(measure)[step] for run in each if run in runs)
-        for name, each in groups.items()
-        if any(run in runs for run in each)
-    }
-    ahead = (min if measure.lower else max)(means, key=lambda name: means[name])
-    unit = runs[0].log.unit[:-1]
-    later = f', the last {unit} that all have' if any(max(run.values(measure)) > step for run in runs) else ''
-    seeds = ', mean over seeds' if len(runs) > len(means) else ''
-    return f'Ahead at {unit} {step}{later}: {ahead}, {measure.label} {means[ahead]:.{measure.digits}f}{seeds}.'
 
 
 def _result(run: Run, measure: Optional[Measure]) -> dict:
@@ -262,12 +242,11 @@ def _mean(runs: List[Run], measure: Optional[Measure]) -> Optional[dict]:
     values = [(run.values(measure), run.best_step(measure)) for run in runs if run.values(measure)]
     if len(runs) < 2 or not values:
         return None
-    kinds = dict(best=[each[step] for each, step in values], last=[each[max(each)] for each, _ in values])
-    stats = {
-        kind: tables.Stat(statistics.fmean(each), statistics.stdev(each) if len(each) > 1 else 0.0, len(each))
-        for kind, each in kinds.items()
-    }
-    return dict(stats, equally_far=len({max(each) for each, _ in values}) == 1)
+    return dict(
+        best=tables.Stat.of([each[step] for each, step in values]),
+        last=tables.Stat.of([each[max(each)] for each, _ in values]),
+        equally_far=len({max(each) for each, _ in values}) == 1,
+    )
 
 
 def _environments(runs: List[Run]) -> List[Tuple[dict, List[str]]]:

@@ -31,6 +31,10 @@ class Stat(NamedTuple):
     deviation: float
     count: int
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> 'Stat':
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
+
 
 @dataclass
 class Cell:
@@ -191,9 +195,7 @@ def _step(run: RunLog, metric: Metric, kind: str) -> Optional[int]:
 
 def _stat(metric: Metric, records: List[dict]) -> Optional[Stat]:
     values = [metric.shown(record[metric.key]) for record in records if is_number(record.get(metric.key))]
-    if not values:
-        return None
-    return Stat(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
+    return Stat.of(values) if values else None
 
 
 def _efficiency(row: Row, root: Path) -> List[dict]:
@@ -285,17 +287,15 @@ def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
         return [f'{show_path(root)} {what}: every cell is missing.']
     rows = [row for table in TABLES.values() for row in table.rows]
     known = {path for row in rows for _, folders in _candidates(row, root, {}) for path in folders}
-    unknown = [each for each in found if each not in known and each.relative_to(root).parts[:1] not in zip(STUDIES)]
-    notes = []
-    if len(unknown) == len(found):
-        notes.append(
-            f'none of the {len(found)} runs in {show_path(root)} is at the place of a row '
-            '(<regulariser>/<config name>[/seed<N>]): the logs of another project?'
-        )
-    if unknown:
-        shown = ', '.join(map(show_path, unknown[:5])) + (' ...' if len(unknown) > 5 else '')
-        notes.append(f'in no table: {shown}. A run at another place is assigned by --run CONFIG=FOLDER.')
-    return notes
+    studies = {(name,) for name in STUDIES}
+    unknown = [each for each in found if each not in known and each.relative_to(root).parts[:1] not in studies]
+    if not unknown:
+        return []
+    shown = ', '.join(map(show_path, unknown[:5])) + (' ...' if len(unknown) > 5 else '')
+    return [
+        f'{len(unknown)} of the {len(found)} runs in {show_path(root)} are not at the place of a row '
+        f'(<regulariser>/<config name>[/seed<N>]): {shown}. Assign a run at another place by --run CONFIG=FOLDER.'
+    ]
 
 
 def choose_tables(names: Sequence[str]) -> List[str]:

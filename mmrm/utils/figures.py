@@ -16,7 +16,6 @@ from .files import atomic_write, check_out
 PALETTE = ('#0072B2', '#E69F00', '#009E73', '#D55E00', '#CC79A7', '#56B4E9', '#F0E442', '#000000')
 COLOURS = {'baseline': '#000000', 'Mixup': '#56B4E9', 'CutMix': '#E69F00', 'RM': '#0072B2'}
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*')
-DPI = 100
 FOOT = 6.5  # size of the letters below a figure
 PICTURES = ('.png', '.svg', '.pdf')
 
@@ -25,7 +24,7 @@ def new_figure(width: float, height: float, images: bool = False):
     """An empty figure of so many inches, apart from pyplot's global ones; of ``images`` the shape is kept."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=DPI)
+    figure = Figure(figsize=(width, height), dpi=100)
     figure.set_layout_engine('compressed' if images else 'constrained', h_pad=0.06)
     return figure
 
@@ -125,22 +124,18 @@ def share_text(share: float) -> str:
 
 def lambda_text(share: float) -> str:
     """The line that tells lambda."""
-    text = share_text(share)
-    return f'λ {text[0]} {text[1:]}' if text[0] == '<' else f'λ = {text}'
+    return 'λ < 0.01' if 0 < share < 0.005 else f'λ = {share:.2f}'
 
 
 def hide_axes(axes) -> None:
     """An image's axes: no ticks, no frame."""
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
 
 
 def tidy(axes) -> None:
     """A curve's axes: no upper and right frame, a light grid."""
-    axes.spines['top'].set_visible(False)
-    axes.spines['right'].set_visible(False)
+    axes.spines[['top', 'right']].set_visible(False)
     axes.grid(True, color='#dddddd', linewidth=0.6)
     axes.set_axisbelow(True)
 

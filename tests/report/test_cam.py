@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import classifier
+from mmengine.config import Config
 from mmpretrain.registry import MODELS
 from PIL import Image
 from small_world import write_trained
@@ -90,11 +91,11 @@ def test_the_map_is_where_the_class_is_the_right_way_up():
 
 
 @needs_grad_cam
-@pytest.mark.parametrize('method', cam.METHODS)
-def test_every_method_runs_on_a_real_network_and_leaves_no_hooks(method):
+def test_every_method_runs_on_a_real_network_and_leaves_no_hooks():
     model = classifier().eval()
-    maps, _ = cam.activation_maps(model, torch.randn(1, 3, 64, 64), [1, 4], method)
-    assert maps.shape == (2, 64, 64) and maps.min() >= 0 and maps.max() <= 1
+    for method in cam.METHODS:
+        maps, _ = cam.activation_maps(model, torch.randn(1, 3, 64, 64), [1, 4], method)
+        assert maps.shape == (2, 64, 64) and maps.min() >= 0 and maps.max() <= 1
     assert not any(module._forward_hooks for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -217,15 +218,8 @@ def test_an_empty_map_is_marked_and_the_colours_have_a_scale(trained):
 
 def test_a_file_goes_through_the_validation_where_there_is_no_test(tmp_path):
     """A red picture reaches the network as the pipeline reads it, in BGR and cut to size; it is shown in RGB."""
-    from mmengine.config import Config
-
-    cv2.imwrite(str(tmp_path / 'red.png'), np.full((300, 300, 3), (0, 0, 255), np.uint8))
-    steps = [
-        dict(type='LoadImageFromFile'),
-        dict(type='Resize', scale=256),
-        dict(type='CenterCrop', crop_size=224),
-        dict(type='PackInputs'),
-    ]
+    Image.new('RGB', (300, 300), (255, 0, 0)).save(tmp_path / 'red.png')
+    steps = [dict(type='LoadImageFromFile'), dict(type='CenterCrop', crop_size=224), dict(type='PackInputs')]
     cfg = Config(dict(default_scope='mmpretrain', val_dataloader=dict(dataset=dict(pipeline=steps))))
     trained = classifiers.Trained('val only', None, cfg, 'none.pth')
     image = script.read_image(tmp_path / 'red.png', trained)

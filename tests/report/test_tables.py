@@ -248,7 +248,7 @@ def test_logs_of_another_project_are_named(tmp_path, capsys):
     write_run(tmp_path / 'yolo' / 'exp1', [1.0], key='coco/bbox_mAP')
     main(['cifar10', '--work-dir', str(tmp_path)])
     printed = capsys.readouterr().err
-    assert 'none of the 1 runs' in printed and 'exp1' in printed and '--run CONFIG=FOLDER' in printed
+    assert '1 of the 1 runs' in printed and 'exp1' in printed and '--run CONFIG=FOLDER' in printed
     write_run(tmp_path / 'rm' / R18, [0.4], key='coco/bbox_mAP')
     filled = rm_row(tmp_path)
     assert filled.cells[0].best is None
