@@ -82,11 +82,10 @@ def test_reset_history_reaches_stock_preprocessors_too():
     assert augment._history is None
 
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_amp(dtype):
+def test_amp():
     """Losses in float32, close to those without AMP, and a history in float32."""
     model, data = classifier(alpha=1.0), batches(6)
-    full, mixed = losses_of(model, data), losses_of(model, data, autocast=dtype)
+    full, mixed = losses_of(model, data), losses_of(model, data, autocast=torch.bfloat16)
     assert all(value.dtype == torch.float32 for losses in mixed for value in losses.values())
     assert close(full, mixed, atol=0.06)
     assert mixed[-1]['rm_kl'] > 0
@@ -189,23 +188,6 @@ def test_gradient_checkpointing():
     assert all(torch.allclose(a, b.grad, atol=1e-4) for a, b in zip(grads, checkpointed.parameters()))
 
 
-def test_several_models_in_one_process():
-    """Two models trained in turn see the same as each alone."""
-    one, other, data = classifier(alpha=1.0), classifier(alpha=1.0), batches(5)
-    rng = {one: 3, other: 4}
-    for model, seed in rng.items():
-        model.data_preprocessor.batch_augments.augments[0].rng = np.random.RandomState(seed)
-    alone = {model: losses_of(model, data) for model in rng}
-    for model, seed in rng.items():
-        model.data_preprocessor.batch_augments.augments[0].rng = np.random.RandomState(seed)
-        reset_history(model)
-    turns = {model: [] for model in rng}
-    for d in data:
-        for model in rng:
-            turns[model].append(step(model, copy.deepcopy(d)))
-    assert all(close(alone[model], turns[model], atol=1e-6) for model in rng)
-
-
 def _ddp_worker(rank, port, folder):
     dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
     torch.manual_seed(0)
@@ -263,7 +245,6 @@ def test_a_missing_part_of_rm_is_named_with_what_to_do(parts, wrong, use):
     'parts',
     [
         dict(),
-        dict(share_fc=True),
         dict(augments=[dict(type='RecursiveMix'), MIXUP]),
         dict(omega=0),
         dict(omega=0, preprocessor='ClsDataPreprocessor'),
@@ -273,11 +254,6 @@ def test_a_missing_part_of_rm_is_named_with_what_to_do(parts, wrong, use):
 )
 def test_no_word_where_no_part_of_rm_is_missing(parts):
     assert missing_parts(classifier(**parts)) is None
-
-
-def test_resize_fill_mix_logs_its_lambda():
-    model = classifier(omega=0, augments=dict(type='ResizeFillMix'))
-    assert step(model, batch())['rm_lambda'] > 0
 
 
 @pytest.mark.cuda

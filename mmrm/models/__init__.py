@@ -5,16 +5,19 @@ registers all that a config can name: models, data sets, hooks, metrics, schedul
 :mod:`mmrm.weights` begin with the same import, so that everything is loaded in the same order whichever comes first.
 """
 
-from .. import compat
+from importlib.util import find_spec
 
-compat.apply()  # before mmpretrain.models is imported: on mmcv-lite mmdet cannot be imported after it
+if all(map(find_spec, ('mmengine', 'mmcv', 'mmpretrain'))):  # without, the functions of mmrm.models.regularisers work
+    from .. import compat
 
-from . import backbones, batch_augments, data_preprocessor, heads, necks, regularisers  # noqa: E402, F401
+    compat.apply()  # before mmpretrain.models is imported: on mmcv-lite mmdet cannot be imported after it
 
-# isort: split
-import mmrm.datasets  # noqa: E402
-import mmrm.engine.hooks  # noqa: E402
-import mmrm.engine.metrics  # noqa: E402
-import mmrm.engine.optim_wrapper  # noqa: E402
-import mmrm.engine.schedulers  # noqa: E402
-import mmrm.weights.strict  # noqa: E402, F401
+    from . import backbones, batch_augments, data_preprocessor, heads, necks, regularisers  # noqa: F401
+
+    # isort: split
+    import mmrm.datasets
+    import mmrm.engine.hooks
+    import mmrm.engine.metrics
+    import mmrm.engine.optim_wrapper
+    import mmrm.engine.schedulers
+    import mmrm.weights.strict  # noqa: F401

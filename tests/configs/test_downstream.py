@@ -202,12 +202,6 @@ def test_one_variable_chooses_the_weights(monkeypatch):
         assert config.model.init_cfg.checkpoint == 'my/run'
 
 
-def test_the_option_reaches_the_model():
-    config = load('baseline', 'atss_r50_fpn_1x_coco')
-    config.merge_from_dict({'model.init_cfg.checkpoint': 'my/file.pth'})
-    assert build(config).init_cfg['checkpoint'] == 'my/file.pth'
-
-
 # ------------------------------------------------------------------------------------------------------------ training
 @pytest.fixture(scope='module')
 def world(tmp_path_factory):

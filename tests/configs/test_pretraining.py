@@ -16,7 +16,7 @@ from mmengine.runner import Runner
 from mmpretrain.datasets.categories import IMAGENET_CATEGORIES
 
 from mmrm.datasets import RMCIFAR10, RMCIFAR100, cifar
-from mmrm.utils.errors import UserFileError, UserValueError
+from mmrm.utils.errors import UserValueError
 from projects.cifar10 import run as experiment
 from tools import get_cifar10 as fetch_cifar10
 
@@ -231,10 +231,6 @@ def test_every_config_follows_the_published_recipe(name):
     )
 
 
-def test_the_recipe_with_steps_has_no_warm_up():
-    assert load(STEPS[0]).param_scheduler == dict(type='RMStepLR', warmup=0, milestones=[75, 150, 225], gamma=0.1)
-
-
 def test_one_variable_moves_all_data(monkeypatch):
     monkeypatch.setenv('MMRM_DATA', '/elsewhere')
     loaded = [Config.fromfile(CONFIGS / 'baseline' / f'{name}.py') for name in RECIPES]
@@ -358,18 +354,3 @@ def test_a_config_trains_and_validates(name, known, tmp_path):
         for key, value in runner.model.head.named_parameters()
         if not key.startswith('fc_roi')
     )
-
-
-def test_a_head_with_other_classes_stops_before_training(known, tmp_path):
-    options = {'model.head.num_classes': 7, 'model.data_preprocessor.num_classes': 7}
-    runner, notes = tiny('rm/resnet18-w16_2xb64_cifar10', tmp_path, **options)
-    with pytest.raises(UserValueError, match=r'\(RMCIFAR10\) have 10 classes, the model has .*num_classes=7'):
-        runner.train()
-    assert not notes.losses
-
-
-def test_missing_validation_data_stop_before_training(known, tmp_path):
-    runner, notes = tiny('rm/resnet50_8xb64_in1k', tmp_path, **{'val_dataloader.dataset.data_root': str(tmp_path)})
-    with pytest.raises(UserFileError, match='val does not exist'):
-        runner.train()
-    assert not notes.losses

@@ -6,16 +6,13 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose, default_collate, pseudo_collate
-from mmpretrain.datasets import BaseDataset
 from mmpretrain.models import ClsDataPreprocessor
 from mmpretrain.registry import TRANSFORMS
 from mmpretrain.structures import DataSample
-from torch.utils.data import DataLoader
 
 import mmrm.models  # noqa: F401
 from mmrm.datasets import colors
 from mmrm.datasets.transforms import EIGENVALUES, EIGENVECTORS, RMColors, RMCutout
-from mmrm.engine.samplers import make_resumable
 from mmrm.models.check_parts import check_drawn_colors
 from mmrm.models.data_preprocessor import RMDataPreprocessor
 from mmrm.utils.errors import UserValueError
@@ -195,23 +192,6 @@ def test_the_shipped_pipeline_gives_what_the_authors_code_gives(tmp_path):
     for image, item, jitter, alpha in zip(got, items, jitters, alphas):
         assert len(jitter) == 3 and (alpha != 0).all()
         assert (image - literally(item['inputs'].flip(0) / 255, jitter, alpha)).abs().max() < 1e-5
-
-
-class Noise(BaseDataset):
-    def load_data_list(self):
-        return [dict(img=np.full((8, 8, 3), index, np.uint8), gt_label=index) for index in range(8)]
-
-
-def test_workers_draw_what_the_training_process_would():
-    pipeline = [dict(type='RMColors', **SETTINGS), dict(type='RMPackInputs')]
-
-    def changes(workers):
-        loader = DataLoader(Noise(ann_file='', pipeline=pipeline), 4, num_workers=workers, collate_fn=default_collate)
-        make_resumable(loader, seed=3)
-        return np.stack([sample.rm_colors for data in loader for sample in data['data_samples']])
-
-    alone = changes(0)
-    assert np.array_equal(changes(2), alone) and len(np.unique(alone[:, 0, 0])) == 8
 
 
 @pytest.mark.cuda

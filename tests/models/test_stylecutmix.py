@@ -220,16 +220,6 @@ def test_a_matrix_that_does_not_fit_is_named():
 
 
 # -------------------------------------------------------------------------------------------------------- the augment
-def test_the_style_network_gets_pixels_in_the_range_0_to_1(options):
-    model, seen = net(options), []
-    bind(model)
-    made = model.data_preprocessor.batch_augments.augments[0]
-    made._networks[0].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-    data = batch(3)
-    model.data_preprocessor(copy.deepcopy(data), training=True)
-    assert torch.allclose(seen[0], torch.stack(data['inputs']) / 255, atol=1e-6)
-
-
 def test_far_classes_are_mixed_as_by_cutmix(options):
     options['distances'] = [[1e6] * 5] * 5
     model = net(options)
