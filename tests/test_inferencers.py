@@ -36,50 +36,56 @@ def shrink(inferencer):
             transform.scale = (64, 64)
 
 
-def test_mmpretrain(tmp_path, restore_scope):
+def classifier(config, path):
     from mmpretrain import ImageClassificationInferencer
 
-    config = shipped() / 'configs/rm/resnet18_2xb64_cifar10.py'
-    path, model = checkpoint(config, tmp_path, classes=[f'class {n}' for n in range(10)])
-    inferencer = ImageClassificationInferencer(str(config), pretrained=path, device='cpu')
-    image = np.random.RandomState(0).randint(0, 256, (32, 32, 3), np.uint8)
-    result = inferencer(image)[0]
-    assert result['pred_scores'].shape == (10,) and np.isclose(result['pred_scores'].sum(), 1, atol=1e-5)
-    weights = inferencer.model.state_dict()
-    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+    inferencer = ImageClassificationInferencer(config, pretrained=path, device='cpu')
+    scores = inferencer(image())[0]['pred_scores']
+    assert scores.shape == (10,) and np.isclose(scores.sum(), 1, atol=1e-5)
+    return inferencer
+
+
+def detector(config, path):
+    from mmdet.apis import DetInferencer
+
+    inferencer = DetInferencer(model=config, weights=path, device='cpu', show_progress=False)
+    shrink(inferencer)
+    inferencer.model.bbox_head.test_cfg.score_thr = 0.0
+    found = inferencer(image(), return_datasamples=True)['predictions'][0]
+    assert found.pred_instances.bboxes.shape[1] == 4
+    return inferencer
+
+
+def segmentor(config, path):
+    from mmseg.apis import MMSegInferencer
+
+    inferencer = MMSegInferencer(config, weights=path, device='cpu')
+    shrink(inferencer)
+    assert inferencer(image())['predictions'].shape == (64, 64)
+    return inferencer
+
+
+def image():
+    return np.random.RandomState(0).randint(0, 256, (64, 64, 3), np.uint8)
 
 
 @pytest.mark.parametrize(
-    'name', ['atss_r50_fpn_1x_coco', pytest.param('atss_pvtv2-b1_fpn_1x_coco', marks=pytest.mark.slow)]
+    'toolbox, run, name, classes',
+    [
+        ('mmpretrain', classifier, 'resnet18_2xb64_cifar10', 10),
+        ('mmdet', detector, 'atss_r50_fpn_1x_coco', 80),
+        pytest.param('mmdet', detector, 'atss_pvtv2-b1_fpn_1x_coco', 80, marks=pytest.mark.slow),
+        ('mmseg', segmentor, 'pspnet_r50_8xb2-80k_ade20k-512x512', 150),
+    ],
 )
-def test_mmdet(name, tmp_path, restore_scope):
-    pytest.importorskip('mmdet')
-    from mmdet.apis import DetInferencer
-
+def test_an_inferencer_predicts_with_the_weights_of_the_checkpoint(
+    toolbox, run, name, classes, tmp_path, restore_scope
+):
+    pytest.importorskip(toolbox)
     config = shipped() / f'configs/rm/{name}.py'
-    path, model = checkpoint(config, tmp_path, CLASSES=('thing',) * 80, PALETTE='random')
-    inferencer = DetInferencer(model=str(config), weights=path, device='cpu', show_progress=False)
-    weights = inferencer.model.state_dict()
+    names = [f'class {n}' for n in range(classes)]
+    meta = dict(CLASSES=tuple(names), PALETTE='random') if toolbox == 'mmdet' else dict(classes=names)
+    palette = dict(palette=[[n, n, n] for n in range(classes)]) if toolbox == 'mmseg' else {}
+    path, model = checkpoint(config, tmp_path, **meta, **palette)
+    weights = run(str(config), path).model.state_dict()
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
-    image = np.random.RandomState(0).randint(0, 256, (48, 64, 3), np.uint8)
-    shrink(inferencer)
-    inferencer.model.bbox_head.test_cfg.score_thr = 0.0
-    predictions = inferencer(image, return_datasamples=True)['predictions'][0]
-    assert predictions.pred_instances.bboxes.shape[1] == 4
-
-
-def test_mmseg(tmp_path, restore_scope):
-    pytest.importorskip('mmseg')
-    from mmseg.apis import MMSegInferencer
-
-    config = shipped() / 'configs/rm/pspnet_r50_8xb2-80k_ade20k-512x512.py'
-    path, model = checkpoint(
-        config, tmp_path, classes=[f'class {n}' for n in range(150)], palette=[[n, n, n] for n in range(150)]
-    )
-    inferencer = MMSegInferencer(str(config), weights=path, device='cpu')
-    weights = inferencer.model.state_dict()
-    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
-    image = np.random.RandomState(0).randint(0, 256, (64, 64, 3), np.uint8)
-    shrink(inferencer)
-    result = inferencer(image)['predictions']
-    assert result.shape == (64, 64)
