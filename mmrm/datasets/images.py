@@ -1,4 +1,4 @@
-"""Image files as they are found in the wild: which are broken, which are not what they seem, and training past them.
+"""Image files: which are broken, which are not 8-bit RGB, and training that skips the broken ones.
 
 OpenCV, which decodes for training, answers a JPEG that was cut short with a picture whose lower part is grey, and an
 empty file with an error that does not name it. Here both are a :class:`BrokenImageError` with the file's name.
@@ -66,7 +66,7 @@ class Finding(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------ a file alone
 def find_problem(data: bytes) -> str:
-    """Why the bytes of a file cannot be a whole image, as far as a look at its ends tells; '' if nothing speaks so."""
+    """Why the bytes of a file cannot be a complete image, by its ends; '' if they may be one."""
     if not data:
         return 'is empty (0 bytes)'
     if data[:2] == b'\xff\xd8':

@@ -126,7 +126,7 @@ class CropDecoder:
         return self._own.buffer
 
     def __reduce__(self):
-        return CropDecoder, (self.path,)  # a worker that is spawned opens it anew
+        return CropDecoder, (self.path,)  # a worker that is spawned opens it again
 
 
 def _function(library: ctypes.CDLL, name: str, result, *arguments):

@@ -162,7 +162,7 @@ class _Jitter(BaseTransform):
 class RMColors(_Jitter):
     """Draws the authors' colour jitter and PCA lighting, which ``RMDataPreprocessor`` applies to the batch.
 
-    They work on floats and clip nothing, as :mod:`mmrm.datasets.colors` tells. The image is left as it is, its colour
+    They work on floats and clip nothing, see :mod:`mmrm.datasets.colors`. The image is left as it is, its colour
     change goes into ``results``; ``RMPackInputs`` hands it on.
 
     Args:

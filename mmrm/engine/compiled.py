@@ -14,7 +14,7 @@ def compile_losses(model: torch.nn.Module, options: Optional[Union[bool, dict]])
     """Compile what a classifier does between its mixed images and its losses, in place.
 
     mmengine compiles ``train_step`` whole: the drawing of boxes, the objects per image, the update. Its graph breaks at
-    each of them and is compiled anew for every box. Here the preprocessor and the update stay eager, labels and mix go
+    each of them and is compiled again for every box. Here the preprocessor and the update stay eager, labels and mix go
     in as tensors, and the network, its head and its losses are one graph.
 
     Args:

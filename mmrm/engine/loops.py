@@ -132,7 +132,7 @@ class ResumableLoop:
         return any(name.startswith('gradient.') for name in self._tensors)
 
     def _stock_place(self, checkpoint: dict) -> tuple:
-        """Where a run goes on whose checkpoint does not tell."""
+        """Where to resume from a checkpoint without a place in the data."""
         raise NotImplementedError
 
     def _where(self) -> str:
@@ -366,7 +366,7 @@ class NoBatches:
 def order_buckets(runner, data_batch) -> None:
     """Let DDP order its buckets by one forward and backward pass that leaves everything as it was.
 
-    DDP adds up the gradients of all processes bucket by bucket, and sorts the buckets anew after its first backward
+    DDP adds up the gradients of all processes bucket by bucket, and reorders the buckets after its first backward
     pass, by the order in which the gradients came. From three processes on, the last bits of a sum depend on where in
     its bucket a gradient lies: the first iteration after a resume would round as the first one of a run does.
     """

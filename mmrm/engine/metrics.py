@@ -12,7 +12,7 @@ def ClasswiseIoUMetric(**settings):
     """mmseg's ``IoUMetric`` that also gives the IoU of every class in percent, as ``IoU/<class>``.
 
     A class that neither the truth nor a prediction has is NaN. It is a function so that mmrm does not import mmseg
-    before somebody wants it.
+    before it is used.
 
     Args:
         **settings: Those of ``IoUMetric``.

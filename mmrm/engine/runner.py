@@ -252,11 +252,11 @@ class TestRunner(Runner):
 
 def shared_folder(folder: str) -> Optional[str]:
     """The first process's ``folder`` if all processes see it; None on nodes without a file system in common."""
-    told = [os.path.abspath(folder)]
-    broadcast_object_list(told)
-    token = os.path.join(told[0], '.shared')
+    first = [os.path.abspath(folder)]
+    broadcast_object_list(first)
+    token = os.path.join(first[0], '.shared')
     if is_main_process():
-        os.makedirs(told[0], exist_ok=True)
+        os.makedirs(first[0], exist_ok=True)
         with open(token, 'w'):
             pass
     barrier()
@@ -264,7 +264,7 @@ def shared_folder(folder: str) -> Optional[str]:
     all_reduce(seen, 'min')
     if is_main_process():
         os.remove(token)
-    return told[0] if int(seen) else None
+    return first[0] if int(seen) else None
 
 
 def exact_loop(train_cfg) -> Optional[type]:
@@ -329,7 +329,7 @@ def start_gloo(launcher: str, timeout: float) -> None:
 
 
 def first_slurm_host() -> str:
-    """The first host of the Slurm job, '' if Slurm does not tell."""
+    """The first host of the Slurm job, '' if unknown."""
     nodes = os.environ.get('SLURM_NODELIST', '')
     try:
         shown = subprocess.run(['scontrol', 'show', 'hostnames', nodes], capture_output=True, text=True, check=True)

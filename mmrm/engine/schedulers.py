@@ -9,7 +9,7 @@ With epochs :math:`e` counted from 1, :math:`E` of them, and :math:`w` warm-up e
         \quad\text{or}\quad \mathrm{lr}\,\gamma^{\,\#\{\text{milestones} < e\}}
 
 The cosine keeps the phase of the epoch and drops a little where the warm-up ends; mmengine's ``LinearLR`` followed by
-``CosineAnnealingLR`` starts it anew after the warm-up, which is another curve.
+``CosineAnnealingLR`` starts it after the warm-up, which is another curve.
 """
 
 import math

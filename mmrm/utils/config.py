@@ -13,7 +13,7 @@ from .processes import warn
 
 
 def read_config(path: Path, options: Optional[dict] = None) -> Config:
-    """Read a config file and merge ``options`` (``{'a.b': value}``) into it; tell those that it does not know."""
+    """Read a config file and merge ``options`` (``{'a.b': value}``) into it; warn of unknown ones."""
     try:
         cfg = Config.fromfile(path)
     except UserError:

@@ -1,4 +1,4 @@
-"""Mistakes of the user, told in one message instead of a traceback."""
+"""Mistakes of the user: one message instead of a traceback."""
 
 import functools
 import math

@@ -145,7 +145,7 @@ def locked(path: Union[str, Path], wait: bool = False, required: bool = False) -
     Args:
         path (str | Path): The lock file, in a folder that exists.
         wait (bool): Whether to wait for another holder instead of raising. Defaults to False.
-        required (bool): Whether it is an error if the file system has no locks. Defaults to False: it is told.
+        required (bool): Whether it is an error if the file system has no locks. Defaults to False: it is a warning.
 
     Yields:
         int | None: The file descriptor, for a process that is to inherit the lock; None where there are no locks.
@@ -159,23 +159,23 @@ def locked(path: Union[str, Path], wait: bool = False, required: bool = False) -
     except OSError as error:
         if isinstance(error, UserError) or error.errno not in NO_LOCKS:
             raise
-        told = f'{path} cannot be locked ({error.strerror}): nothing keeps a second process out of {path.parent}'
+        problem = f'{path} cannot be locked ({error.strerror}): nothing keeps a second process out of {path.parent}'
         if required:
-            raise UserFileError(f'{told}. Give a folder on a file system with locks.') from error
-        print(f'warning: {told}. See to it yourself.', file=sys.stderr, flush=True)
+            raise UserFileError(f'{problem}. Give a folder on a file system with locks.') from error
+        print(f'warning: {problem}. Make sure only one process writes here.', file=sys.stderr, flush=True)
     try:
         yield descriptor
     finally:
         if descriptor is not None and os.getpid() == owner:
             with contextlib.suppress(OSError):
                 if _is_still(path, descriptor):
-                    path.unlink()  # before it is free: nobody else has it yet
+                    path.unlink()  # before it is free: no other process has it yet
             _held.discard(descriptor)
             os.close(descriptor)
 
 
 def lock_holder(path: Union[str, Path]) -> Optional[str]:
-    """Who holds a lock file, in words ('process 12 on host, since ...'); None if nobody does or it cannot be told."""
+    """Who holds a lock file, in words ('process 12 on host, since ...'); None if no process does or it is unknown."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

@@ -1,6 +1,6 @@
-"""``--cfg-options`` that a config does not know: new settings, or slips of the pen?
+"""``--cfg-options`` that a config does not have: new settings, or typing errors?
 
-mmengine adds whatever it is given. So a key that the config has not is told, with the nearest one that it has, unless
+mmengine adds whatever it is given. So an unknown key is a warning, with the nearest one that the config has, unless
 the class that it is for takes such an argument.
 """
 
@@ -123,7 +123,7 @@ def _keys(node, path: str = '') -> Iterator[str]:
 
 class _Arguments(NamedTuple):
     names: Set[str]
-    anything: bool  # whether others are taken too, for all one can see
+    anything: bool  # whether it takes others too, as far as its signature shows
 
 
 def _arguments(node: dict, path: List[str], scope: Optional[str]) -> _Arguments:

@@ -40,13 +40,13 @@ class CrashSafeCheckpointHook(CheckpointHook):
     - In the loops of :mod:`mmrm.engine.loops` a checkpoint can be resumed from exactly, also in mid-epoch.
     - A run that a signal asks to end (:mod:`mmrm.engine.signals`) ends after a step, the same in all processes, with a
       checkpoint of that step, ``iter_<N>.pth``. A validation is cut off; the resumed run begins with it. One process
-      looks for a signal after every step. Several tell each other every ``LOOK_EVERY`` (10) iterations or batches of a
+      looks for a signal after every step. Several exchange it every ``LOOK_EVERY`` (10) iterations or batches of a
       validation, and at the end of an epoch, in one exchange of two numbers.
 
     Args:
         every_minutes (float, optional): Write a checkpoint, ``iter_<N>.pth``, also when the last one is that old. The
             next one replaces it. Process 0 looks at its clock every 10 iterations and at the end of an epoch, and the
-            exchange above tells the others. Defaults to None, never; the tools' Runner gives mmengine's
+            exchange above informs the others. Defaults to None, never; the tools' Runner gives mmengine's
             ``CheckpointHook`` 10, where its interval is above 0.
         save_history (bool): Whether a checkpoint in mid-epoch holds RM's history, in float32 the size of each process's
             batch of images (39 MB for 64 of 224 x 224). Without it, the first iteration after a resume is not mixed,
