@@ -1,14 +1,13 @@
 """Configs that are data: yaml, json, and the text inside a checkpoint."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.infer import BaseInferencer
 
+from mmrm import cli
 from mmrm.compat import policy
 from mmrm.utils.config import read_config
 from mmrm.utils.errors import UserFileError
@@ -105,15 +104,14 @@ def test_what_mmengine_dumps_as_yaml_comes_back(tmp_path):
     assert Config.fromfile(tmp_path / 'dumped.yaml').to_dict() == cfg.to_dict()
 
 
-def test_the_tool_tells_it_in_one_line(tmp_path):
+def test_the_tool_tells_it_in_one_line(tmp_path, capsys):
     config = tmp_path / 'config.yaml'
     config.write_text(trap(tmp_path)[0])
-    run = subprocess.run(
-        [sys.executable, str(shipped() / 'tools/train.py'), str(config)], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert run.returncode == 2
-    lines = run.stderr.strip().splitlines()
-    assert lines[-1].startswith('error: config') and TAG in lines[-1] and 'Traceback' not in run.stderr
+    with pytest.raises(SystemExit) as stop:
+        cli.main(['check', str(config)])
+    assert stop.value.code
+    told = ''.join(capsys.readouterr())
+    assert TAG in told and str(config) in told and 'Traceback' not in told
 
 
 # ---------------------------------------------------------------------------------------------- a checkpoint's config
