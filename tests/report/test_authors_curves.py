@@ -142,11 +142,7 @@ def test_a_log_without_what_it_takes_is_not_compared(tmp_path):
 
 def first_epoch(folder, loss, until=300):
     """A run of the first epoch whose loss, with all its parts, is the same in every iteration."""
-    records = [
-        dict(lr=0.1, time=0.5, epoch=1, iter=step, step=step, loss=loss - 0.3, loss_consistency=0.1, rm_entropy=0.2)
-        for step in range(10, until + 1, 10)
-    ]
-    return write_session(folder, '20260101_000000', records, settings(300))
+    return losses(folder, '20260101_000000', range(10, until + 1, 10), lambda epoch, iteration: loss)
 
 
 def test_a_loss_is_judged_by_the_spread_of_the_authors_runs(tmp_path):
