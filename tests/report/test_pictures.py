@@ -81,7 +81,9 @@ def test_missing_images_and_a_missing_checkpoint_are_told(classifier):
     assert 'no checkpoint' in page.build(collect([classifier]), {str(classifier): found})
 
 
-@pytest.mark.parametrize('name, kind', [('atss_cells', 'Detection'), ('pspnet_cells', 'Segmentation')])
+@pytest.mark.parametrize(
+    'name, kind', [('atss_cells', 'Detection'), pytest.param('pspnet_cells', 'Segmentation', marks=pytest.mark.slow)]
+)
 def test_detectors_and_segmentors_stand_beside_the_truth(tmp_path, monkeypatch, name, kind):
     from projects.demo.photographs import make_photographs
 
