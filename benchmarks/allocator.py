@@ -25,7 +25,7 @@ def work(config: str, batch: int, side: int, steps: int) -> None:
     """Take some steps for every line that comes, then print the losses."""
     import torch
 
-    from mmrm.weights.classifiers import build_training_model, load_config
+    from tools.analysis.classifiers import build_training_model, load_config
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -22,8 +22,7 @@ from mmrm.report import grids
 from mmrm.report.published import FOLDERS
 from mmrm.utils.errors import UserError, one_line
 from mmrm.utils.paths import shipped
-from mmrm.weights import classifiers
-from tools.analysis import efficiency
+from tools.analysis import classifiers, efficiency
 from tools.analysis.timing import interleaved, ratio
 
 CONFIG = 'resnet50_8xb64_in1k.py'

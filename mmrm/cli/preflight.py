@@ -35,8 +35,9 @@ from ..utils.config import checkpoint_out_dir, datasets, preprocessor_of, read_c
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.processes import RANK_VARIABLES, local_rank, print_once, tells, warn
 from ..weights import check_placement
+from ..weights.download import download
 from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints, weights_of_run
-from ..weights.strict import check_weights, download, init_cfgs
+from ..weights.strict import check_weights, init_cfgs
 from .options import DEVICES
 
 

@@ -29,8 +29,10 @@ from ..utils import figures
 from ..utils.config import datasets, number_of_classes, pipeline_of, preprocessor_of
 from ..utils.errors import UserError, UserFileError, one_line
 from ..utils.files import write_text
+from ..utils.random_state import seeded
 from ..weights import find_checkpoint
-from ..weights.classifiers import build_model, read_batches, seeded
+from ..weights.build import build_model
+from ..weights.inputs import read_batches
 from ..weights.strict import UNUSED_IN_TEST, load_weights
 from . import cam
 from .collect import Run

@@ -1,7 +1,7 @@
 """What a classifier takes: size, channels, mean and standard deviation, and how an image file becomes that."""
 
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -178,3 +178,16 @@ def normalise(image: np.ndarray, model: torch.nn.Module) -> torch.Tensor:
     """One image that :class:`Reader` read as the network takes it: ``(1, 3, H, W)``, on its device."""
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
     return model.data_preprocessor(dict(inputs=[pixels], data_samples=None), training=False)['inputs']
+
+
+def read_batches(dataset, size: int, seed: int) -> Iterator[dict]:
+    """Endless batches of a data set in an order drawn from ``seed``, as a data loader gives them."""
+    if len(dataset) < size:
+        raise UserValueError(f'a batch of {size} images from a data set of {len(dataset)}.')
+    order, drawn = [], np.random.RandomState(seed)
+    while True:
+        while len(order) < size:
+            order += drawn.permutation(len(dataset)).tolist()
+        taken, order = order[:size], order[size:]
+        items = [dataset[index] for index in taken]
+        yield dict(inputs=[item['inputs'] for item in items], data_samples=[item['data_samples'] for item in items])

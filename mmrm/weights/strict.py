@@ -14,7 +14,6 @@ from ..utils.checkpoints import COUNTER, read_checkpoint
 from ..utils.config import type_name
 from ..utils.errors import UserFileError, UserTypeError, UserValueError
 from ..utils.processes import local_rank
-from .download import download  # noqa: F401  for cli.preflight
 from .layouts import StateDict, abbreviate, compare, describe, split
 from .provenance import read_weights, tensor_hash
 from .runs import find_checkpoint

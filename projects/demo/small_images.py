@@ -14,9 +14,8 @@ from typing import Callable, Dict, Iterator, Optional
 from mmrm.datasets import RMCIFAR10
 from mmrm.utils import paths
 from mmrm.utils.files import write_text
-from mmrm.weights import classifiers
 from projects.cifar10.run import CONFIG
-from tools.analysis import scale_sensitivity
+from tools.analysis import classifiers, scale_sensitivity
 from tools.get_cifar10 import default_folder
 from tools.runs.processes import cores, environment
 

@@ -117,7 +117,7 @@ CODE = {
         'mmrm/engine/schedulers',
     ),
     'downstream': ('mmrm/weights/strict',),
-    'small': ('mmrm/weights/classifiers', 'tools/analysis/scale_sensitivity', 'projects/demo/small_images'),
+    'small': ('tools/analysis/classifiers', 'tools/analysis/scale_sensitivity', 'projects/demo/small_images'),
 }
 
 

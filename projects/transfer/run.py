@@ -19,10 +19,9 @@ from mmrm.cli.options import Parser, natural
 from mmrm.report.page import try_report
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.files import check_out, write_text
-from mmrm.weights import classifiers
 from projects.cifar10 import run as cifar10
 from projects.transfer import protocol as transfer
-from tools.analysis import scale_sensitivity
+from tools.analysis import classifiers, scale_sensitivity
 from tools.runs import jobs, options, processes
 
 

@@ -6,8 +6,7 @@ from tiny_run import write_run
 
 from mmrm.core import RecursiveMix
 from mmrm.utils.errors import UserValueError
-from mmrm.weights import classifiers
-from tools.analysis import cut_or_resize
+from tools.analysis import classifiers, cut_or_resize
 
 
 def test_resizing_is_recursive_mix_itself():

@@ -6,8 +6,7 @@ import pytest
 from tiny_run import write_run
 
 from mmrm.utils.errors import UserValueError
-from mmrm.weights import classifiers
-from tools.analysis import efficiency
+from tools.analysis import classifiers, efficiency
 from tools.analysis.timing import interleaved, ratio
 
 

@@ -14,8 +14,7 @@ from tiny_run import write_run
 
 from mmrm.utils import figures
 from mmrm.utils.errors import UserTypeError, UserValueError
-from mmrm.weights import classifiers
-from tools.analysis import mixed_batches
+from tools.analysis import classifiers, mixed_batches
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from small_world import write_trained
 from torch import nn
 
 from mmrm.utils.errors import UserValueError
-from mmrm.weights import classifiers
-from tools.analysis import scale_sensitivity
+from tools.analysis import classifiers, scale_sensitivity
 
 
 def test_the_whole_image_is_pasted_smaller_and_the_rest_is_background():

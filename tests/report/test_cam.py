@@ -16,8 +16,8 @@ from torch import nn
 
 from mmrm.report import cam
 from mmrm.utils.errors import UserError, UserFileError, UserValueError
-from mmrm.weights import classifiers
 from tools.analysis import cam as script
+from tools.analysis import classifiers
 
 CELLS = 4
 

@@ -16,8 +16,9 @@ from mmrm.utils import figures
 from mmrm.utils.config import number_of_classes, test_steps, type_name
 from mmrm.utils.errors import UserError, UserFileError, UserValueError, cli
 from mmrm.utils.paths import show_path
-from mmrm.weights import classifiers, read_checkpoint
-from mmrm.weights.classifiers import Trained
+from mmrm.weights import read_checkpoint
+from tools.analysis import classifiers
+from tools.analysis.classifiers import Trained
 
 
 # --------------------------------------------------------------------------------------------------------------- images

@@ -22,7 +22,7 @@ from mmrm.utils import figures
 from mmrm.utils.config import pipeline_of
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.figures import Panel, draw_panel
-from mmrm.weights import classifiers
+from tools.analysis import classifiers
 
 WAYS = ('cut', 'resize')
 
@@ -108,7 +108,7 @@ def draw(
     """Both ways on the training images of a config, label and image compared, and the mean mismatch over time.
 
     Args:
-        cfg (Config): Of a classifier, with ``part='train'`` of :func:`mmrm.weights.classifiers.load_config`.
+        cfg (Config): Of a classifier, with ``part='train'`` of :func:`tools.analysis.classifiers.load_config`.
         iterations (int): Columns. Defaults to 5.
         alpha (float): Of RecursiveMix. Defaults to 0.5.
         seed (int): Of images and boxes. Defaults to 0.

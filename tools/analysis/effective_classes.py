@@ -20,7 +20,7 @@ from mmrm.cli.options import Parser, natural, positive
 from mmrm.models.regularisers import BoundAugment
 from mmrm.utils import figures
 from mmrm.utils.errors import UserValueError, cli
-from mmrm.weights.classifiers import seeded
+from tools.analysis.classifiers import seeded
 
 # What a run of ResNet-50 on ImageNet uses. Manifold Mixup has Mixup's labels, Feature CutMix about those of CutMix.
 METHODS = {

@@ -22,7 +22,7 @@ from mmrm.report.published import METRICS, TABLES
 from mmrm.utils.config import number_of_classes, pipeline_of, type_name
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.files import check_out, write_text
-from mmrm.weights import classifiers
+from tools.analysis import classifiers
 from tools.analysis.memory import peak_memory
 from tools.analysis.timing import interleaved, ratio
 

@@ -21,7 +21,7 @@ from mmrm.utils import figures
 from mmrm.utils.config import number_of_classes, pipeline_of
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.figures import Panel, draw_rows
-from mmrm.weights import classifiers
+from tools.analysis import classifiers
 
 # The CutMix authors' settings for CIFAR, but for the probability: every iteration is shown mixed.
 COMPARED = dict(Mixup=dict(type='Mixup', alpha=1.0), CutMix=dict(type='CutMix', alpha=1.0))
@@ -93,7 +93,7 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0, oth
     """Feed successive batches of a config's training data to each method, the same ones to all.
 
     Args:
-        cfg (Config): Of a classifier (:func:`mmrm.weights.classifiers.load_config` with ``part='train'``).
+        cfg (Config): Of a classifier (:func:`tools.analysis.classifiers.load_config` with ``part='train'``).
         iterations (int): How many. Defaults to 6.
         batch (int): Images an iteration, at least 2. Defaults to 8.
         seed (int): Of the order of the data, its augmentation and the mixing. Defaults to 0.

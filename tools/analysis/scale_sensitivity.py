@@ -24,8 +24,8 @@ from mmrm.utils import figures
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.files import check_out, write_text
 from mmrm.utils.paths import show_path
-from mmrm.weights import classifiers
-from mmrm.weights.classifiers import Trained
+from tools.analysis import classifiers
+from tools.analysis.classifiers import Trained
 
 SCALES = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 BACKGROUNDS = ('grey', 'other class')

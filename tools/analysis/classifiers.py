@@ -11,20 +11,21 @@ from mmengine.config import Config
 from mmengine.registry import HOOKS
 from mmpretrain.registry import BATCH_AUGMENTS, DATASETS, MODELS
 
-from ..core import RecursiveMix
-from ..engine.hooks.random_state import get_random_state, set_random_state
-from ..models.regularisers import bind_augments
-from ..utils import paths
-from ..utils.config import datasets, number_of_classes, preprocessor_of, type_name
-from ..utils.errors import UserFileError, UserValueError
-from .build import build_model, choose_device, load, load_config, scope  # noqa: F401
-from .provenance import read_weights
-from .runs import find_checkpoint
+from mmrm.core import RecursiveMix
+from mmrm.models.regularisers import bind_augments
+from mmrm.utils import paths
+from mmrm.utils.config import datasets, number_of_classes, preprocessor_of, type_name
+from mmrm.utils.errors import UserFileError, UserValueError
+from mmrm.utils.random_state import get_random_state, set_random_state
+from mmrm.weights.build import build_model, choose_device, load, load_config, scope  # noqa: F401
+from mmrm.weights.inputs import read_batches  # noqa: F401
+from mmrm.weights.provenance import read_weights
+from mmrm.weights.runs import find_checkpoint
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Run a block from a seed and give Python's, NumPy's and torch's generators back as they were."""
+    """Run a block from a seed, also on the GPU, and give the generators back as they were."""
     state = get_random_state()
     random.seed(seed)
     np.random.seed(seed)
@@ -68,19 +69,6 @@ def data_name(cfg: Config, part: str) -> str:
     which = dataset.get('split') or (dataset.get('data_prefix') if dataset.get('data_root') else '') or ''
     parts = (type_name(dataset), paths.show_path(Path(where)) if isinstance(where, str) and where else '', which)
     return ' '.join(part for part in parts if isinstance(part, str) and part)
-
-
-def read_batches(dataset, size: int, seed: int) -> Iterator[dict]:
-    """Endless batches of a data set in an order drawn from ``seed``, as a data loader gives them."""
-    if len(dataset) < size:
-        raise UserValueError(f'a batch of {size} images from a data set of {len(dataset)}.')
-    order, drawn = [], np.random.RandomState(seed)
-    while True:
-        while len(order) < size:
-            order += drawn.permutation(len(dataset)).tolist()
-        taken, order = order[:size], order[size:]
-        items = [dataset[index] for index in taken]
-        yield dict(inputs=[item['inputs'] for item in items], data_samples=[item['data_samples'] for item in items])
 
 
 class Trained(NamedTuple):

@@ -6,7 +6,7 @@ from mmengine.runner import Runner
 from tiny_run import BESIDE, write_run
 
 from mmrm.utils.config import number_of_classes
-from mmrm.weights import classifiers
+from tools.analysis import classifiers
 
 
 @pytest.mark.parametrize('more', ['', BESIDE], ids=['preprocessor inside the model', 'preprocessor beside the model'])
