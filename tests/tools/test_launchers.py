@@ -49,16 +49,8 @@ def test_train_and_test_from_another_folder(tmp_path, environment):
         assert start(log, env, *train, cwd='/').wait() == 2
         assert '--device cpu' in log.read_text() and 'Traceback' not in log.read_text() and not work.exists()
     assert start(log, environment, *train, '--device', 'cpu', cwd='/').wait() == 0, log.read_text()[-3000:]
-    test = (
-        sys.executable,
-        TOOLS / 'test.py',
-        config,
-        'work/epoch_1.pth',
-        '--work-dir',
-        'work',
-        '--out',
-        'metrics.json',
-    )
+    options = ('--work-dir', 'work', '--out', 'metrics.json')
+    test = (sys.executable, TOOLS / 'test.py', config, 'work/epoch_1.pth', *options)
     assert start(log, environment, *test, cwd=tmp_path).wait() == 0, log.read_text()[-3000:]
     assert set(json.loads((tmp_path / 'metrics.json').read_text())) == {'accuracy/top1'}
 
@@ -201,21 +193,11 @@ def test_nodes_that_do_not_share_the_work_dir_do_not_resume_apart(tmp_path, envi
     logs = [tmp_path / f'node{rank}.log' for rank in range(2)]
 
     def run(epochs):
-        nodes = [
-            start(
-                log,
-                dict(env, NODE_RANK=str(rank)),
-                TOOLS / 'dist_train.sh',
-                config,
-                1,
-                '--work-dir',
-                tmp_path / f'work{rank}',
-                '--resume',
-                '--cfg-options',
-                f'train_cfg.max_epochs={epochs}',
-            )
-            for rank, log in enumerate(logs)
-        ]
+        options = ('--resume', '--cfg-options', f'train_cfg.max_epochs={epochs}')
+        nodes = []
+        for rank, log in enumerate(logs):
+            command = (TOOLS / 'dist_train.sh', config, 1, '--work-dir', tmp_path / f'work{rank}', *options)
+            nodes.append(start(log, dict(env, NODE_RANK=str(rank)), *command))
         return [node.wait() for node in nodes]
 
     assert run(1) == [0, 0], logs[0].read_text()[-3000:]
@@ -241,91 +223,57 @@ def test_two_processes_test_like_one(tmp_path, environment, free_port):
 # --------------------------------------------------------------------------------------------------------------- Slurm
 @pytest.fixture
 def slurm(tmp_path, environment):
-    """An environment with an ``srun`` that writes its arguments, one a line, to ``srun.txt``."""
-    folder = tmp_path / 'bin'
-    folder.mkdir()
-    srun = folder / 'srun'
-    srun.write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$@" > {tmp_path}/srun.txt\n')
-    srun.chmod(0o755)
-    return dict(environment, PATH=f'{folder}:{os.environ["PATH"]}')
+    """Call a Slurm script in a folder with ``config.py``: ``slurm(script, *argv, **variables)``.
+
+    ``srun`` writes its arguments, one per line, to ``srun.txt``; ``slurm.command(name, text)`` makes another command.
+    """
+    (tmp_path / 'bin').mkdir()
+    (tmp_path / 'config.py').write_text('')
+    (tmp_path / 'a config.py').write_text('')
+
+    def command(name, text):
+        path = tmp_path / 'bin' / name
+        path.write_text(f'#!/usr/bin/env bash\n{text}\n')
+        path.chmod(0o755)
+
+    def call(script, *argv, **variables):
+        env = dict(environment, PATH=f'{tmp_path / "bin"}:{os.environ["PATH"]}', **variables)
+        words = [str(TOOLS / script), *map(str, argv)]
+        return subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    call.command = command
+    command('srun', f'printf "%s\\n" "$@" > {tmp_path}/srun.txt')
+    return call
 
 
 def test_slurm_asks_for_the_gpus_and_passes_the_options_on(tmp_path, slurm):
-    config = tmp_path / 'a config.py'
-    config.write_text('')
-    env = dict(slurm, GPUS='16', CPUS_PER_TASK='3', SRUN_ARGS='--qos=long --exclusive', MMRM_DEVICE='')
-    command = [
-        TOOLS / 'slurm_train.sh',
-        'gpu',
-        'my job',
-        config,
-        tmp_path / 'work',
-        '--seed',
-        '1',
-        '--cfg-options',
-        'a=b c',
-    ]
-    subprocess.run([str(word) for word in command], env=env, check=True, cwd=tmp_path)
-    assert (tmp_path / 'srun.txt').read_text().splitlines() == [
-        '-p',
-        'gpu',
-        '--job-name=my job',
-        '--gres=gpu:8',
-        '--ntasks=16',
-        '--ntasks-per-node=8',
-        '--cpus-per-task=3',
-        '--kill-on-bad-exit=1',
-        '--signal=USR1@120',
-        '--qos=long',
-        '--exclusive',
-        sys.executable,
-        '-u',
-        str(TOOLS / 'train.py'),
-        str(config),
-        '--work-dir',
-        str(tmp_path / 'work'),
-        '--seed',
-        '1',
-        '--cfg-options',
-        'a=b c',
-        '--launcher',
-        'slurm',
-    ]
+    settings = dict(GPUS='16', CPUS_PER_TASK='3', SRUN_ARGS='--qos=long --exclusive', MMRM_DEVICE='')
+    argv = ('gpu', 'my job', 'a config.py', 'my work', '--seed', '1', '--cfg-options', 'a=b c')
+    assert slurm('slurm_train.sh', *argv, **settings).returncode == 0
+    resources = '-p|gpu|--job-name=my job|--gres=gpu:8|--ntasks=16|--ntasks-per-node=8|--cpus-per-task=3'
+    options = '--kill-on-bad-exit=1|--signal=USR1@120|--qos=long|--exclusive'
+    command = f'{sys.executable}|-u|{TOOLS}/train.py|a config.py|--work-dir|my work|--seed|1|--cfg-options|a=b c'
+    assert (tmp_path / 'srun.txt').read_text().splitlines() == (
+        f'{resources}|{options}|{command}|--launcher|slurm'.split('|')
+    )
+
+
+def test_slurm_test_and_the_cpu(tmp_path, slurm):
+    assert slurm('slurm_test.sh', 'cpu', 'job', 'config.py', 'a.pth', '--out', 'b.json', GPUS='2').returncode == 0
+    assert (tmp_path / 'srun.txt').read_text().split() == (
+        '-p cpu --job-name=job --ntasks=2 --ntasks-per-node=2 --cpus-per-task=5 --kill-on-bad-exit=1 '
+        f'{sys.executable} -u {TOOLS}/test.py config.py a.pth --out b.json --launcher slurm'
+    ).split()
 
 
 @pytest.mark.parametrize('name', ['rm_resnet18_2xb64_cifar10', 'mmpretrain::resnet/resnet18_8xb32_in1k.py'])
 def test_slurm_leaves_a_name_to_train_py(name, tmp_path, slurm):
-    subprocess.run([str(TOOLS / 'slurm_train.sh'), 'gpu', 'job', name], env=slurm, check=True, cwd=tmp_path)
+    assert slurm('slurm_train.sh', 'gpu', 'job', name).returncode == 0
     assert name in (tmp_path / 'srun.txt').read_text()
 
 
-def test_slurm_test_and_the_cpu(tmp_path, slurm):
-    config = tmp_path / 'config.py'
-    config.write_text('')
-    command = [TOOLS / 'slurm_test.sh', 'cpu', 'job', 'config.py', 'a.pth', '--out', 'b.json']
-    subprocess.run([str(word) for word in command], env=dict(slurm, GPUS='2'), check=True, cwd=tmp_path)
-    assert (tmp_path / 'srun.txt').read_text().splitlines() == [
-        '-p',
-        'cpu',
-        '--job-name=job',
-        '--ntasks=2',
-        '--ntasks-per-node=2',
-        '--cpus-per-task=5',
-        '--kill-on-bad-exit=1',
-        sys.executable,
-        '-u',
-        str(TOOLS / 'test.py'),
-        'config.py',
-        'a.pth',
-        '--out',
-        'b.json',
-        '--launcher',
-        'slurm',
-    ]
-
-
 @pytest.mark.parametrize(
-    'env, argv, named',
+    'variables, argv, named',
     [
         (dict(GPUS='0'), ('gpu', 'job', 'config.py'), 'GPUS=0'),
         (dict(GPUS_PER_NODE='many'), ('gpu', 'job', 'config.py'), 'GPUS_PER_NODE=many'),
@@ -333,95 +281,53 @@ def test_slurm_test_and_the_cpu(tmp_path, slurm):
         ({}, ('gpu', 'job'), 'usage'),
     ],
 )
-def test_slurm_mistakes_are_told_before_a_job_is_queued(tmp_path, slurm, env, argv, named):
-    (tmp_path / 'config.py').write_text('')
-    run = subprocess.run(
-        [str(TOOLS / 'slurm_train.sh'), *argv],
-        env=dict(slurm, **env),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_slurm_mistakes_are_told_before_a_job_is_queued(tmp_path, slurm, variables, argv, named):
+    run = slurm('slurm_train.sh', *argv, **variables)
     assert run.returncode == 2 and named in run.stderr and len(run.stderr.splitlines()) == 1
     assert not (tmp_path / 'srun.txt').exists()
 
 
 def test_without_slurm_the_message_names_the_other_way(tmp_path, environment):
     (tmp_path / 'config.py').write_text('')
-    # A PATH with what the script itself needs and nothing else.
-    for name in ('bash', 'dirname', 'env'):
-        found = subprocess.run(['bash', '-c', f'command -v {name}'], capture_output=True, text=True, check=True)
-        (tmp_path / name).symlink_to(found.stdout.strip())
-    run = subprocess.run(
-        [str(TOOLS / 'slurm_train.sh'), 'gpu', 'job', 'config.py'],
-        cwd=tmp_path,
-        capture_output=True,
-        env=dict(environment, PATH=str(tmp_path)),
-        text=True,
-        check=False,
-    )
+    for name in ('bash', 'dirname', 'env'):  # a PATH with what the script itself needs and nothing else
+        (tmp_path / name).symlink_to(shutil.which(name))
+    command = [str(TOOLS / 'slurm_train.sh'), 'gpu', 'job', 'config.py']
+    env = dict(environment, PATH=str(tmp_path))
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, env=env, text=True, check=False)
     assert run.returncode == 2 and 'dist_train.sh' in run.stderr
 
 
 def test_slurm_queues_a_run_again_that_its_warning_stopped(tmp_path, slurm):
-    """Twice, from where it was; an ``srun`` that ends with 75, 75 and 0."""
-    (tmp_path / 'config.py').write_text('')
-    (tmp_path / 'bin/srun').write_text(f"""#!/usr/bin/env bash
-echo "$MMRM_LAUNCH $MMRM_RESTARTS" >> {tmp_path}/starts
-[ $(wc -l < {tmp_path}/starts) -gt 2 ] || exit 75
-""")
-    run = subprocess.run(
-        [str(TOOLS / 'slurm_train.sh'), 'cpu', 'job', 'config.py'],
-        env=slurm,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Twice; an ``srun`` that ends with 75, 75 and 0."""
+    starts = tmp_path / 'starts'
+    count = f'[ $(wc -l < {starts}) -gt 2 ] || exit 75'
+    slurm.command('srun', f'echo "$MMRM_LAUNCH $MMRM_RESTARTS" >> {starts}\n{count}')
+    run = slurm('slurm_train.sh', 'cpu', 'job', 'config.py')
     assert run.returncode == 0 and run.stderr.count('queued again') == 2
-    names, counts = zip(*(line.split() for line in (tmp_path / 'starts').read_text().splitlines()))
+    names, counts = zip(*(line.split() for line in starts.read_text().splitlines()))
     assert len(set(names)) == 1 and counts == ('0', '1', '2')
 
 
 @pytest.mark.parametrize('code, queued', [(75, True), (0, False), (2, False), (143, False)])
 def test_in_a_slurm_job_the_job_is_queued_again(tmp_path, slurm, code, queued):
-    (tmp_path / 'config.py').write_text('')
-    (tmp_path / 'bin/srun').write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$@" > {tmp_path}/srun.txt\nexit {code}\n')
-    scontrol = tmp_path / 'bin/scontrol'
-    scontrol.write_text(f'#!/usr/bin/env bash\necho "$@" > {tmp_path}/scontrol.txt\nkill $PPID\n')  # as Slurm does
-    scontrol.chmod(0o755)
-    run = subprocess.run(
-        [str(TOOLS / 'slurm_train.sh'), 'cpu', 'job', 'config.py'],
-        env=dict(slurm, SLURM_JOB_ID='12', GPUS='2'),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == code
-    assert (tmp_path / 'scontrol.txt').exists() == queued
-    if queued:
-        assert (tmp_path / 'scontrol.txt').read_text() == 'requeue 12\n'
+    slurm.command('srun', f'printf "%s\\n" "$@" > {tmp_path}/srun.txt\nexit {code}')
+    slurm.command('scontrol', f'echo "$@" > {tmp_path}/scontrol.txt\nkill $PPID')  # as Slurm does
+    assert slurm('slurm_train.sh', 'cpu', 'job', 'config.py', SLURM_JOB_ID='12', GPUS='2').returncode == code
+    asked = tmp_path / 'scontrol.txt'
+    assert (asked.read_text() if asked.exists() else '') == ('requeue 12\n' if queued else '')
     assert '-p' not in (tmp_path / 'srun.txt').read_text().splitlines()  # the job has its partition
 
 
 def test_slurm_run_that_somebody_ends_is_not_queued_again(tmp_path, slurm):
-    (tmp_path / 'config.py').write_text('')
-    (tmp_path / 'bin/srun').write_text(f'#!/usr/bin/env bash\necho start >> {tmp_path}/starts\nkill $PPID\nexit 75\n')
-    command = [str(TOOLS / 'slurm_train.sh'), 'cpu', 'job', 'config.py']
-    run = subprocess.run(command, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False)
+    slurm.command('srun', f'echo start >> {tmp_path}/starts\nkill $PPID\nexit 75')
+    run = slurm('slurm_train.sh', 'cpu', 'job', 'config.py')
     assert run.returncode == 75 and (tmp_path / 'starts').read_text() == 'start\n' and 'queued' not in run.stderr
 
 
 def test_slurm_batch_job_is_submitted_with_its_warning(tmp_path, slurm):
-    (tmp_path / 'config.py').write_text('')
-    sbatch = tmp_path / 'bin/sbatch'
-    sbatch.write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$@" > {tmp_path}/sbatch.txt\n')
-    sbatch.chmod(0o755)
-    env = dict(slurm, BATCH='1', GPUS='2', WARN_SECONDS='300', SRUN_ARGS='--time=60')
-    command = [str(TOOLS / 'slurm_train.sh'), 'cpu', 'job', 'config.py', 'a b', '--seed', '1']
-    subprocess.run(command, env=env, cwd=tmp_path, check=True)
+    slurm.command('sbatch', f'printf "%s\\n" "$@" > {tmp_path}/sbatch.txt')
+    settings = dict(BATCH='1', GPUS='2', WARN_SECONDS='300', SRUN_ARGS='--time=60')
+    assert slurm('slurm_train.sh', 'cpu', 'job', 'config.py', 'a b', '--seed', '1', **settings).returncode == 0
     words = (tmp_path / 'sbatch.txt').read_text().splitlines()
     assert {'--requeue', '--signal=USR1@300', '--open-mode=append', '--time=60', '--ntasks=2'} <= set(words)
     assert words[-1] == f'exec bash {TOOLS}/slurm.sh cpu job train config.py --work-dir a\\ b --seed 1 '
@@ -460,16 +366,17 @@ def test_real_slurm_queues_a_run_again_and_it_goes_on(tmp_path, environment, fre
 def test_slurm_processes_find_each_other(tmp_path, slurm, free_port):
     """An ``srun`` that starts the tasks on this machine, with the variables that Slurm sets."""
     config, work = write_run(tmp_path, epochs=1), tmp_path / 'work'
-    (tmp_path / 'bin/srun').write_text("""#!/usr/bin/env bash
+    slurm.command(
+        'srun',
+        """
 while [ "${1#-}" != "$1" ]; do [ "$1" = -p ] && shift; shift; done
 for task in 0 1; do
     SLURM_PROCID=$task SLURM_LOCALID=$task SLURM_NTASKS=2 SLURM_NODELIST=node "$@" & pids="$pids $!"
 done
 for pid in $pids; do wait $pid || exit; done
-""")
-    (tmp_path / 'bin/scontrol').write_text('#!/usr/bin/env bash\necho 127.0.0.1\necho other\n')
-    (tmp_path / 'bin/scontrol').chmod(0o755)
-    log = tmp_path / 'log'
-    run = start(log, dict(slurm, GPUS='2', PORT=str(free_port)), TOOLS / 'slurm_train.sh', 'cpu', 'job', config, work)
-    assert run.wait() == 0, log.read_text()[-3000:]
-    assert len(losses(log, 1)) == 3 and (work / 'epoch_1.pth').exists()
+""",
+    )
+    slurm.command('scontrol', 'echo 127.0.0.1\necho other')
+    run = slurm('slurm_train.sh', 'cpu', 'job', config, work, GPUS='2', PORT=str(free_port))
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert (work / 'epoch_1.pth').exists()
