@@ -2,8 +2,25 @@
 
 import pytest
 from mmengine.device import utils as device_utils
+from tiny_run import write_run
 
+from mmrm.cli import train
 from mmrm.utils import paths
+
+
+@pytest.fixture(scope='session')
+def trained(tmp_path_factory):
+    """A finished run of two epochs that keeps both checkpoints: (config, work dir)."""
+    folder = tmp_path_factory.mktemp('trained')
+    config = write_run(folder, more='default_hooks["checkpoint"]["max_keep_ckpts"] = 3\n')
+    train.main([str(config), '--work-dir', str(folder / 'work'), '--device', 'cpu'])
+    return config, folder / 'work'
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A config that has not run: (config, work dir)."""
+    return write_run(tmp_path), tmp_path / 'work'
 
 
 @pytest.fixture
@@ -27,7 +44,8 @@ def error(capsys):
 def environment(monkeypatch, tmp_path):
     """The CPU is asked for, nothing goes to the checkout, and what a launcher changes in the process is put back."""
     monkeypatch.setattr(paths, 'home', lambda: tmp_path)
-    for name in ('NNODES', 'NODE_RANK', 'MASTER_ADDR', 'PORT', 'MMRM_PARENT', 'MMRM_TRACEBACK', 'LOCAL_WORLD_SIZE'):
+    names = 'NNODES', 'NODE_RANK', 'MASTER_ADDR', 'PORT', 'MMRM_PARENT', 'MMRM_TRACEBACK', 'LOCAL_WORLD_SIZE'
+    for name in (*names, 'GLOO_SOCKET_IFNAME', 'NCCL_SOCKET_IFNAME'):
         monkeypatch.setenv(name, '')  # noted, so that it is put back
         monkeypatch.delenv(name)
     for name, value in dict(

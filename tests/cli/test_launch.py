@@ -32,21 +32,6 @@ from mmrm.utils.errors import UserError, cli
 pytestmark = pytest.mark.usefixtures('environment')
 
 
-@pytest.fixture(scope='module')
-def trained(tmp_path_factory):
-    """A finished run of two epochs that keeps both checkpoints: (config, work dir)."""
-    folder = tmp_path_factory.mktemp('trained')
-    config = write_run(folder, more='default_hooks["checkpoint"]["max_keep_ckpts"] = 3\n')
-    train.main([str(config), '--work-dir', str(folder / 'work'), '--device', 'cpu'])
-    return config, folder / 'work'
-
-
-@pytest.fixture
-def run(tmp_path):
-    """A config that has not run: (config, work dir)."""
-    return write_run(tmp_path), tmp_path / 'work'
-
-
 def args_of(config, *more):
     return train.parser().parse_args([str(config), *map(str, more)])
 
@@ -252,7 +237,7 @@ def test_amp_is_float16_on_a_gpu_and_bfloat16_on_the_cpu(run, monkeypatch):
     assert (wrapper.type, wrapper.loss_scale) == ('AmpOptimWrapper', 'dynamic')
 
 
-@pytest.mark.parametrize('fp16', [False, True])
+@pytest.mark.parametrize('fp16', [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_validation_is_in_float32_unless_it_is_asked_for(run, monkeypatch, fp16):
     from mmpretrain.models import ImageClassifier
 
@@ -538,6 +523,7 @@ def test_checkpoints_in_another_folder_are_seen_too(error, trained, tmp_path):
     assert cfg.resume and cfg.load_from == str(out / 'work' / 'epoch_2.pth')
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_elsewhere_leaves_the_best_checkpoint_where_it_came_from(trained, tmp_path):
     old = tmp_path / 'old'
     shutil.copytree(trained[1], old)
@@ -667,6 +653,7 @@ def test_best_checkpoint_cannot_be_resumed_from(error, trained):
     assert 'optimizer' in message and 'load_from' in message
 
 
+@pytest.mark.slow
 def test_a_validation_that_was_missed_is_not_made_up_for(trained, tmp_path):
     work = tmp_path / 'work'
     fit(trained[0], work, '--resume', trained[1] / 'epoch_1.pth')
@@ -722,6 +709,7 @@ def test_a_checkpoint_with_code_for_a_resume_to_execute_is_refused(error, traine
     assert "has code in meta['config']" in told and not proof.exists()
 
 
+@pytest.mark.slow
 def test_resume_goes_on_to_the_epoch_that_is_asked_for(trained, tmp_path, capsys):
     work = tmp_path / 'work'
     shutil.copytree(trained[1], work)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tiny_run import write_run
 
 from mmrm.cli import preflight, test, train
 from mmrm.utils import processes
@@ -12,21 +11,6 @@ from mmrm.utils import processes
 def in_a_folder(environment, monkeypatch, tmp_path):
     monkeypatch.setattr(processes, '_warned', set())
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def run(tmp_path):
-    """A config that has not run: (config, work dir)."""
-    return write_run(tmp_path), tmp_path / 'work'
-
-
-@pytest.fixture(scope='module')
-def trained(tmp_path_factory):
-    """A finished run of two epochs: (config, work dir)."""
-    folder = tmp_path_factory.mktemp('trained')
-    config = write_run(folder)
-    train.main([str(config), '--work-dir', str(folder / 'work'), '--device', 'cpu'])
-    return config, folder / 'work'
 
 
 # -------------------------------------------------------------------------------------------------------------- images
@@ -40,6 +24,7 @@ def test_training_names_a_broken_image(error, run, tmp_path, workers):
     assert told.startswith(f'error: image {broken} is cut short: a PNG without its end.')
 
 
+@pytest.mark.slow
 def test_training_past_broken_images_is_resumed_exactly(run, tmp_path, capfd):
     (tmp_path / 'data' / 'class0' / '4.png').write_bytes(b'')
     text = run[0].read_text().replace('CustomDataset', 'RMImageFolder')
