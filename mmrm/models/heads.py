@@ -102,7 +102,7 @@ class RMConsistencyHead(LinearClsHead):
         return self.fc if self.layers is None else self.layers[-1].fc
 
     def _region_branch(self) -> Any:
-        """What classifies the region: a linear layer, or one behind hidden layers; None if nothing does."""
+        """What classifies the region: a linear layer, or one after hidden layers; None if nothing does."""
         if self.omega == 0:
             return None
         layer = self._last_layer() if self.share_fc else getattr(self, ROI_LAYER)
@@ -160,7 +160,7 @@ class RMConsistencyHead(LinearClsHead):
 
 
 def run_hidden(layers: Sequence[nn.Module], features: torch.Tensor) -> torch.Tensor:
-    """Features behind all layers but the last."""
+    """Features after all layers but the last."""
     for layer in list(layers)[:-1]:
         features = layer(features)
     return features

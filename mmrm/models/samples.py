@@ -74,11 +74,11 @@ def as_batch(samples: Any) -> Any:
         return samples
     labels = [sample.get('gt_label') for sample in samples]
     scores = [sample.get('gt_score') for sample in samples]
-    whole = [all(part is not None for part in parts) for parts in (labels, scores)]
-    if not any(whole) or (whole[0] and any(label.numel() != 1 for label in labels)):
+    complete = [all(part is not None for part in parts) for parts in (labels, scores)]
+    if not any(complete) or (complete[0] and any(label.numel() != 1 for label in labels)):
         return samples
     return SampleBatch(
-        torch.cat([label.reshape(1) for label in labels]) if whole[0] else None,
-        torch.stack(scores) if whole[1] else None,
+        torch.cat([label.reshape(1) for label in labels]) if complete[0] else None,
+        torch.stack(scores) if complete[1] else None,
         samples[0].get(MIX_FIELD),
     )

@@ -14,7 +14,7 @@ SCHEDULES = ('linear', 'constant')
 
 @HOOKS.register_module()
 class DropBlockHook(Hook):
-    """Puts DropBlock behind modules of the backbone and lowers the keep rate over training.
+    """Puts DropBlock after modules of the backbone and lowers the keep rate over training.
 
     The rate depends on the iteration's number alone, so that a resumed run continues as it would have.
 
@@ -42,7 +42,7 @@ class DropBlockHook(Hook):
 
     def before_train(self, runner) -> None:
         self.attach(runner.model)
-        runner.logger.info(f'{self.dropblock} behind {len(self._names)} modules, e.g. {self._names[-1]}')
+        runner.logger.info(f'{self.dropblock} after {len(self._names)} modules, e.g. {self._names[-1]}')
 
     def before_train_iter(self, runner, batch_idx: int, data_batch=None) -> None:
         if self.schedule == 'linear':

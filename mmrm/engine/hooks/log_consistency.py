@@ -1,4 +1,4 @@
-"""Two numbers beside the consistency loss."""
+"""What is logged in addition to the consistency loss."""
 
 from typing import Any, Optional
 

@@ -87,7 +87,7 @@ class DropBlock:
 
 
 def attach(model: nn.Module, dropblock: DropBlock, modules: Sequence[str]) -> List[str]:
-    """Hook DropBlock behind the modules of a network that match one of several patterns.
+    """Put DropBlock after the modules of a network that match one of several patterns.
 
     Where a pattern ends in the name of an attribute that is None (``downsample`` of a residual block whose skip is the
     identity), an ``nn.Identity`` takes its place, so that the skip can be hooked. It has no parameters.
