@@ -229,7 +229,7 @@ def table_lines(costs: Dict[str, Cost]) -> List[List[str]]:
 
 
 def as_json(costs: Dict[str, Cost]) -> dict:
-    """Plain values, as tools/tables.py reads them; a shipped config is named as in the tables."""
+    """Plain values, as `mmrm tables` reads them; a shipped config is named as in the tables."""
     known = {config for row in TABLES['efficiency'].rows for config in row.configs}
     return dict(
         configs={
