@@ -4,7 +4,6 @@ Nothing is downloaded: :func:`make_world` draws it in seconds, byte for byte the
 and grounds carry the names and numbers of real COCO, COCO-Stuff and ADE20K classes, so the stock dataset classes (and
 any config of theirs) read it without a change::
 
-    <root>/world.json                                              the arguments it was made with
     <root>/classification/{train,val}/<class>/*.jpg                one object an image
     <root>/coco/{train2017,val2017}/*.jpg                          scenes: one to four objects on two grounds
     <root>/coco/annotations/instances_{train,val}2017.json         boxes, polygons, crowds (RLE)
@@ -21,12 +20,6 @@ from typing import NamedTuple, Optional, Sequence, Tuple, Union
 
 import cv2
 import numpy as np
-
-from mmrm.utils.errors import UserTypeError, UserValueError
-from tools.runs.folders import make_once
-
-# Counts in world.json; a change of what is drawn is a new version.
-VERSION = 1
 
 # Name -> (COCO category id, ADE20K pixel value), in the order of the COCO ids, which is the order of mmdet's labels.
 THINGS = {
@@ -482,19 +475,6 @@ def _write_scenes(root: Path, seed: int, split: str, count: int, width: int, hei
     path.write_text(json.dumps(dict(images=images, annotations=annotations, categories=categories)))
 
 
-def _check_numbers(name: str, value, count: int, low: int, high: int = 2**32 - 1) -> list:
-    value = [value] if count == 1 else list(value) if isinstance(value, (tuple, list)) else value
-    what = f'{"an integer" if count == 1 else f"{count} integers"} from {low} to {high}'
-    if not isinstance(value, list) or len(value) != count:
-        raise UserTypeError(f'{name} must be {what}, got {value!r}')
-    for each in value:
-        if isinstance(each, bool) or not isinstance(each, (int, np.integer)):
-            raise UserTypeError(f'{name} must be {what}, got {each!r}')
-        if not low <= each <= high:
-            raise UserValueError(f'{name} must be {what}, got {each}')
-    return [int(each) for each in value]
-
-
 def make_world(
     root: Union[str, Path],
     seed: int = 0,
@@ -503,15 +483,10 @@ def make_world(
     image_size: int = 64,
     scene_size: Tuple[int, int] = (128, 96),
 ) -> Path:
-    """Generate the world, or reuse the one that is there.
-
-    The same arguments give the same bytes. A world appears whole or not at all: it is written beside ``root`` and
-    renamed at the end, so an interrupted call leaves nothing half-done and processes that race for one folder all end
-    with it.
+    """Generate the world; the same arguments give the same bytes.
 
     Args:
-        root: The folder to make. A world made with the same arguments is reused at once; anything else that is there
-            already is left alone and is an error.
+        root: The folder to make.
         seed: Of all random choices, 0 or more.
         classification: Images in train and val; class ``i % 8`` for image ``i``.
         scenes: Images in train and val of the COCO and the ADE20K layout.
@@ -520,22 +495,8 @@ def make_world(
 
     Returns:
         ``root``.
-
-    Raises:
-        UserFileError: If ``root`` holds something else or cannot be written.
     """
-    stamp = dict(
-        version=VERSION,
-        seed=_check_numbers('seed', seed, 1, 0)[0],
-        classification=_check_numbers('classification', classification, 2, 1),
-        scenes=_check_numbers('scenes', scenes, 2, 1),
-        image_size=_check_numbers('image_size', image_size, 1, 16)[0],
-        scene_size=_check_numbers('scene_size', scene_size, 2, 32),
-    )
-
-    def write(folder: Path) -> None:
-        for split, images, places in zip(('train', 'val'), stamp['classification'], stamp['scenes']):
-            _write_classification(folder, seed, split, images, image_size)
-            _write_scenes(folder, seed, split, places, *scene_size)
-
-    return make_once(root, 'world.json', stamp, 'a generated world', write)
+    for split, images, places in zip(('train', 'val'), classification, scenes):
+        _write_classification(Path(root), seed, split, images, image_size)
+        _write_scenes(Path(root), seed, split, places, *scene_size)
+    return Path(root)
