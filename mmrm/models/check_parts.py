@@ -27,9 +27,9 @@ def missing_parts(model: nn.Module) -> Optional[str]:
     if head is not None and head.omega == 0:
         return None
     preprocessor = next((m for m in modules if any(isinstance(each, RecursiveMix) for each in augments_of(m))), None)
-    if preprocessor is None and head is None:
-        return None
     if preprocessor is None:
+        if head is None:
+            return None
         return (
             f'The head is RMConsistencyHead with omega={head.omega}, but RecursiveMix is off: there will be no '
             "consistency loss. Use data_preprocessor=dict(type='RMDataPreprocessor', batch_augments="

@@ -30,6 +30,9 @@ class RMDataPreprocessor(ClsDataPreprocessor):
             to True.
     """
 
+    to_rgb: bool
+    _enable_normalize: bool
+
     def __init__(self, *args, non_blocking: bool = True, **kwargs):
         super().__init__(*args, **kwargs)
         self._non_blocking = non_blocking

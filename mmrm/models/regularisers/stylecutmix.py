@@ -123,7 +123,8 @@ def style_vectors(encoder: nn.Sequential, images: torch.Tensor, size: int = 224)
     Returns:
         Shape ``(N, 1920)``, float32.
     """
-    found, x = [], _resize(images, (size, size))
+    found: List[torch.Tensor] = []
+    x = _resize(images, (size, size))
     for number, layer in enumerate(encoder):
         x = layer(x)
         if number in STYLE_LAYERS:
