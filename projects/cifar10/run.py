@@ -23,6 +23,7 @@ from mmrm.report.runs import read_run
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.files import check_out
 from mmrm.utils.paths import find_config, home
+from mmrm.utils.settings import fingerprint
 from mmrm.version import __version__
 from tools.runs import jobs, options, processes, results
 
@@ -134,7 +135,7 @@ def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Tria
         int(cfg.train_cfg.max_epochs),
         ['--device', device],
         method=method,
-        fingerprint=jobs.fingerprint(cfg, seed, options),
+        fingerprint=fingerprint(cfg, seed),
         settings=options,
     )
 

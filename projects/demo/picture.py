@@ -11,7 +11,7 @@ import numpy as np
 
 from mmrm.utils.files import atomic_write
 from projects.demo.photographs import CLASSES, SEG_CLASSES
-from projects.demo.stages import COLUMNS
+from projects.demo.stages import COLUMNS, read_config
 from projects.demo.verdict import NAMES
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
@@ -62,9 +62,9 @@ def mixed_images(work_dir: Path, count: int, seed: int = 38) -> List[Tuple[np.nd
     from mmengine.registry import DATASETS, MODELS, init_default_scope
 
     from mmrm.models.data_preprocessor import MIX_FIELD
-    from projects.demo.stages import read_config
 
-    cfg = read_config('rm_cells', MMRM_PHOTOGRAPHS=str(work_dir / 'photographs'))
+    cfg = read_config('rm_cells')
+    cfg.train_dataloader.dataset.data_root = str(work_dir / 'photographs' / 'cells')
     init_default_scope('mmpretrain')
     np.random.seed(seed)
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
@@ -129,7 +129,6 @@ def seen_photograph(work_dir: Path):
     from pycocotools.coco import COCO
 
     from mmrm.weights import find_checkpoint
-    from projects.demo.stages import read_config
 
     data = work_dir / 'photographs'
     coco = COCO(data / 'coco/annotations/val.json')

@@ -23,7 +23,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         '--work-dir', help='folder for what the demo writes (default: work_dirs/demo, or work_dirs/demo-quick)'
     )
     parser.add_argument(
-        '--jobs', type=positive, help='processes at once, one core each (default: all cores, at most 4)'
+        '--jobs',
+        dest='jobs_at_once',
+        metavar='N',
+        type=positive,
+        help='processes at once, one core each (default: all cores, at most 4)',
     )
     parser.add_argument('--quick', action='store_true', help='a few photographs and one epoch each; learns nothing')
     parser.add_argument(

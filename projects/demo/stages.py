@@ -1,8 +1,7 @@
 """The demo: RecursiveMix trains on photographs, and backbones of three pretrainings find blood cells in others.
 
 Every number comes from ``tools/train.py``: processes of one thread each, as many side by side as there are cores. Each
-of them is a :class:`Stage` with a folder in the work dir; what it found is kept there, so that a second call goes on
-where the first one ended.
+of them is a :class:`Stage` with a folder in the work dir, so that a second call resumes where the first one ended.
 """
 
 import contextlib
@@ -12,93 +11,37 @@ import json
 import logging
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Tuple, Union
 
 from mmengine.config import Config
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mmrm.report.runs import Logged, merge_sessions
-from mmrm.utils import paths
-from mmrm.utils.errors import UserError, UserFileError, UserValueError, one_line
+from mmrm.report.page import try_report
+from mmrm.report.runs import merge_sessions, read_run
+from mmrm.utils import paths, settings
+from mmrm.utils.errors import UserError, UserFileError, one_line
 from mmrm.utils.files import LockedError, locked, write_text
 from mmrm.version import __version__
 from projects.demo import small_images
 from projects.demo.photographs import COUNTS, FILE, make_photographs
 from projects.demo.verdict import measured_noise, small_noise, small_verdict, verdict
 from projects.transfer.protocol import shipped_weights
-from tools.runs.processes import Start, clock, cores, environment, on_cpu, run_side_by_side
+from tools.runs import jobs
+from tools.runs.processes import clock, cores
 
+CONFIGS = Path(__file__).resolve().parent / 'configs'
 QUICK = dict(train=16, val=4)  # photographs
 QUICK_IMAGES = 20  # of CIFAR-10
+QUICK_OPTIONS = {
+    'train_cfg.max_epochs': 1,
+    'train_cfg.val_interval': 1,
+    'default_hooks.checkpoint.interval': 1,
+    'default_hooks.logger.interval': 1,
+}
 LOCK = '.demo.lock'
-CONFIGS = Path(__file__).resolve().parent / 'configs'
-
-
-def find_config(name: str) -> Path:
-    """A config of the demo."""
-    return CONFIGS / f'{name}.py'
-
-
-def read_config(name: str, **variables: str) -> Config:
-    """Read a config of the demo, with environment variables for it, quietly."""
-    before = dict(os.environ)
-    os.environ.update(variables, MMRM_BACKBONE='random')
-    logging.disable(logging.INFO)
-    try:
-        return Config.fromfile(find_config(name))
-    finally:
-        logging.disable(logging.NOTSET)
-        for variable in ('MMRM_BACKBONE', *variables):
-            os.environ.pop(variable)
-        os.environ.update(before)
-
-
-def weights_file(method: str) -> Path:
-    """The shipped backbone of a pretraining on CIFAR-10, a classifier in float16."""
-    return shipped_weights(method)
-
-
-@dataclasses.dataclass(frozen=True)
-class Stage:
-    """One process of the demo.
-
-    Args:
-        name: Its folder in the work dir, ``<network>/<column of the table>``.
-        config: Name of its config in ``configs/``.
-        metric: What the evaluator calls its result.
-        scale: Brings the result to percent.
-        cost: About how long it takes, relative to the others.
-        weights: The pretraining that its backbone comes from.
-    """
-
-    name: str
-    config: str
-    metric: str
-    scale: float = 1
-    cost: int = 4
-    weights: Optional[str] = None
-
-
-def _downstream(network: str, metric: str, scale: float) -> List[Stage]:
-    return [
-        Stage(f'{network}/{name}', f'{network}_cells', metric, scale, weights=name)
-        for name in ('rm', 'baseline', 'cutmix')
-    ]
-
-
-# In the order in which they start.
-STAGES = [
-    Stage('pretrain/rm', 'rm_cells', 'accuracy/top1', cost=3),
-    *_downstream('atss', 'coco/bbox_mAP', 100),
-    *_downstream('pspnet', 'mIoU', 1),
-]
 ROWS = {
     'pretrain': 'single cells: top-1',
     'atss': 'ATSS: box AP',
@@ -106,25 +49,90 @@ ROWS = {
     'small': f'CIFAR-10 at {small_images.SHOWN} x {small_images.SHOWN}: top-1',
 }
 COLUMNS = {'baseline': 'baseline', 'cutmix': 'CutMix', 'rm': 'RM'}
-# The files of the package, besides configs, that decide a result.
-CODE = {
-    'all': ('projects/demo/photographs', 'mmrm/engine/hooks/channels_last', 'mmrm/engine/hooks/random_state'),
-    'pretrain': (
-        'mmrm/core',
-        'mmrm/models/batch_augments',
-        'mmrm/models/heads',
-        'mmrm/models/data_preprocessor',
-        'mmrm/engine/schedulers',
-    ),
-    'downstream': ('mmrm/weights/strict',),
-    'small': ('tools/analysis/classifiers', 'tools/analysis/scale_sensitivity', 'projects/demo/small_images'),
+# Row of the table -> the config in configs/, what its evaluator calls the result, what brings that to percent, and the
+# columns: 'pretrain' starts from nothing, the others from a shipped backbone. In the order in which they start.
+NETWORKS = {
+    'pretrain': ('rm_cells', 'accuracy/top1', 1, ('rm',)),
+    'atss': ('atss_cells', 'coco/bbox_mAP', 100, ('rm', 'baseline', 'cutmix')),
+    'pspnet': ('pspnet_cells', 'mIoU', 1, ('rm', 'baseline', 'cutmix')),
 }
+
+
+@dataclasses.dataclass
+class Stage(jobs.Job):
+    """One training of the demo: a job with the name ``<row>/<column>`` and its metric."""
+
+    metric: str = ''
+    scale: float = 1
+
+    def validations(self) -> Dict[int, float]:
+        """The result in percent by epoch."""
+        logged = merge_sessions(self.work_dir).validations
+        return {step: found[self.metric] * self.scale for step, found in logged.items() if self.metric in found}
+
+    def result(self) -> dict:
+        """What a finished stage found: ``value`` in percent, ``seconds``, and of RM its λ and consistency loss."""
+        found = read_run(self.work_dir)
+        method = [
+            dict(iteration=number, lam=each['rm_lambda'], consistency=each['loss_consistency'])
+            for number, each in found.iterations.items()
+            if 'rm_lambda' in each
+        ]
+        seconds = round(3600 * found.training.get('hours', 0), 1)
+        return dict(value=self.validations()[self.epochs], seconds=seconds, **(dict(method=method) if method else {}))
+
+
+def read_config(name: str) -> Config:
+    """Read a config of the demo."""
+    return Config.fromfile(CONFIGS / f'{name}.py')
+
+
+def plan(work_dir: Path, quick: bool = False) -> List[Stage]:
+    """The stages, none of them started.
+
+    Raises:
+        UserFileError: If a shipped backbone is missing.
+    """
+    stages = []
+    for row, (name, metric, scale, columns) in NETWORKS.items():
+        for column in columns:
+            options = dict(QUICK_OPTIONS) if quick else {}
+            made_of = [hash_of(FILE), __version__, versions()]
+            if row != 'pretrain':
+                file = shipped_weights(column)
+                options.update({'model.init_cfg.type': 'StrictPretrained', 'model.init_cfg.checkpoint': str(file)})
+                made_of.append(hash_of(file))
+            config = jobs.merged_config(CONFIGS / f'{name}.py', options)
+            stages.append(
+                Stage(
+                    f'{row}/{column}',
+                    CONFIGS / f'{name}.py',
+                    options,
+                    seed=0,
+                    work_dir=work_dir / row / column,
+                    epochs=config.train_cfg.max_epochs,
+                    arguments=['--device', 'cpu'],
+                    fingerprint=settings.fingerprint(config, made_of),
+                    metric=metric,
+                    scale=scale,
+                )
+            )
+    return stages
+
+
+def remove_stale(stages: List[Stage]) -> None:
+    """Remove the folders of stages that were made of something else; the work dir is the demo's own."""
+    for stage in stages:
+        try:
+            jobs.check_same(stage)
+        except UserFileError:
+            shutil.rmtree(stage.work_dir)
 
 
 # --------------------------------------------------------------------------------------------------------- the demo
 def run_demo(
     work_dir: Union[str, Path, None] = None,
-    jobs: Optional[int] = None,
+    jobs_at_once: Optional[int] = None,
     quick: bool = False,
     console: Optional[Console] = None,
     download: bool = True,
@@ -133,7 +141,7 @@ def run_demo(
 
     Args:
         work_dir: Holds all that the demo writes but CIFAR-10. Defaults to ``work_dirs/demo`` (``.../demo-quick``).
-        jobs: How many processes run at once. Defaults to the number of cores, at most 4.
+        jobs_at_once: How many processes run at once. Defaults to the number of cores, at most 4.
         quick: A few photographs and one epoch each: every step runs, but nothing is learnt.
         console: Where to print. Defaults to the terminal.
         download: Whether to fetch CIFAR-10, into the data folder, if it is not there; not with ``quick``.
@@ -141,73 +149,68 @@ def run_demo(
     Returns:
         dict: The results by stage name, as in ``results.json``.
     """
-    console = console or Console()
-    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
-        raise UserValueError(f'jobs={jobs!r} must be a whole number of 1 or more, or None for the number of cores.')
-    jobs = jobs or min(cores(), 4)
+    console = console or Console(soft_wrap=True, highlight=False)
     default = paths.home() / 'work_dirs' / ('demo-quick' if quick else 'demo')
     work_dir = Path(work_dir or default).expanduser().absolute()
+    os.environ.update(
+        MMRM_PHOTOGRAPHS=str(work_dir / 'photographs'), MMRM_BACKBONE='random', MMRM_PARENT=str(os.getpid())
+    )
     with claimed(work_dir, quick):
         started = time.monotonic()
-        console.print(f'The demo works in [bold]{work_dir}[/]', soft_wrap=True)
-        counts = QUICK if quick else COUNTS
-        plan = Plan(work_dir, counts, quick)
-        remake_photographs(work_dir / 'photographs', counts, console)
-        small = SmallImages(plan)
+        console.print(f'The demo works in [bold]{work_dir}[/]')
+        remake_photographs(work_dir / 'photographs', QUICK if quick else COUNTS, console)
+        logging.disable(logging.INFO)  # mmengine names every variable that a config reads
+        stages = plan(work_dir, quick)
+        logging.disable(logging.NOTSET)
+        remove_stale(stages)
+        waiting = [stage for stage in stages if not stage.finished()]
+        small = SmallImages(work_dir, quick)
         # Only beside a training: a call that shows the table again must not wait for a network that is not there.
-        wanted = download and not quick and not small.known() and not all(map(plan.done, STAGES))
+        wanted = download and not quick and bool(waiting) and not small.known()
         with small_images.fetched(work_dir, wanted) as fetched:
             if wanted and not small_images.is_there():
-                console.print(f'Fetching CIFAR-10 (139 MB) into {small_images.default_folder()}', soft_wrap=True)
-            ran = run_stages(plan, jobs, console)
+                console.print(f'Fetching CIFAR-10 (139 MB) into {small_images.default_folder()}')
+            train(waiting, jobs_at_once or min(cores(), 4), console)
             with console.status('Waiting for CIFAR-10'):
                 missing = fetched()
         with console.status('Classifying small images'):
             on_small, missing = small.measure(missing)
-        results = {**{stage.name: plan.read(stage) for stage in STAGES}, **on_small}
-        table, noise = make_table(results), measured_noise()
-        said = [
-            method_line(results['pretrain/rm']),
-            *verdict(results, noise),
-            small_verdict(results, small_noise(small_images.SHOWN)) if on_small else small_images.left_out(missing),
-        ]
-        # The table's sentences tell the noise, which the picture shows as well.
-        texts = {
-            work_dir / 'table.md': table_as_markdown(table, said, quick),
-            work_dir / 'results.json': json.dumps(results, indent=2) + '\n',
-        }
-        picture = work_dir / 'picture.png'
-        if not picture.exists() or any(not kept.is_file() or kept.read_text() != text for kept, text in texts.items()):
-            with console.status('Drawing the picture'):
-                from projects.demo.picture import draw
-
-                draw(work_dir, results, noise, picture)
-        for kept, text in texts.items():
-            write_text(kept, text, overwrite=True)  # last: what they hold is drawn
-        console.print(table_for_console(table))
-        console.print('\n'.join(said), highlight=False, markup=False)
-        if quick:
-            console.print('A quick run shows that every step works; its numbers mean nothing.')
+        results = {**{stage.name: stage.result() for stage in stages}, **on_small}
+        show(work_dir, results, missing, quick, console)
         console.print(
-            f'{len(ran)} of {len(STAGES)} stages ran now, in {clock(time.monotonic() - started)}; '
-            f'{len(STAGES) - len(ran)} were done before.'
+            f'{len(waiting)} of {len(stages)} stages ran now, in {clock(time.monotonic() - started)}; '
+            f'{len(stages) - len(waiting)} were done before.'
         )
-        console.print(f'Picture: {picture}\nTable:   {work_dir / "table.md"}', soft_wrap=True, highlight=False)
-        from mmrm.report.page import try_report
-
-        try_report(work_dir, lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False))
+        console.print(f'Picture: {work_dir / "picture.png"}\nTable:   {work_dir / "table.md"}')
+        try_report(work_dir, lambda line: console.print(line, markup=False))
     return results
 
 
-class SmallImages:
-    """What the shipped classifiers say of small images (``small_images.py``), kept in the work dir."""
+def train(stages: List[Stage], number: int, console: Console) -> None:
+    """Run stages, ``number`` at once.
 
-    def __init__(self, plan: 'Plan'):
-        self.work_dir = plan.work_dir
-        self.files = {method: weights_file(method) for method in COLUMNS}
-        self.images = QUICK_IMAGES if plan.quick else small_images.IMAGES
-        hashes = {method: hash_of(file) for method, file in self.files.items()}
-        self.stamp = stamp_of([hashes, versions(), code_of(*CODE['small']), self.images, small_images.SIDES])
+    Raises:
+        UserError: If not all of them are finished then.
+    """
+
+    def finished(stage: Stage) -> str:
+        result = stage.result()
+        lines = [f'at {result["value"]:.1f} ({stage.metric})', *([method_line(result)] if 'method' in result else [])]
+        return '. '.join(lines)
+
+    if stages and not jobs.run_with_progress(stages, number, True, console, finished, every=20):
+        raise UserError('the demo is not finished; the lines above say why. The same command continues.')
+
+
+class SmallImages:
+    """The shipped classifiers on small images (``small_images.py``), measured once and kept in the work dir."""
+
+    def __init__(self, work_dir: Path, quick: bool):
+        self.work_dir = work_dir
+        self.files = {method: shipped_weights(method) for method in COLUMNS}
+        self.images = QUICK_IMAGES if quick else small_images.IMAGES
+        made_of = [*map(hash_of, self.files.values()), __version__, versions(), self.images, small_images.SIDES]
+        self.stamp = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
 
     def known(self) -> Dict[str, dict]:
         """The results if they were measured before."""
@@ -217,7 +220,7 @@ class SmallImages:
         """The results, measured if need be; without them, why they are missing."""
         try:
             return small_images.results(self.work_dir, self.files, self.stamp, missing, self.images), missing
-        except UserError as error:  # broken data; it must not take the rest with it
+        except UserError as error:  # broken data must not cost the other results
             return {}, one_line(error)
 
 
@@ -230,9 +233,11 @@ def claimed(work_dir: Path, quick: bool = False) -> Iterator[None]:
             written, or another demo works in it.
     """
     marker, held = work_dir / 'demo.json', contextlib.ExitStack()
-    if work_dir.exists() and not work_dir.is_dir():
-        raise UserFileError(f'--work-dir {work_dir} is a file; a folder is needed.')
-    known = _marked(marker)
+    try:
+        known = json.loads(marker.read_text())
+        known = known if isinstance(known, dict) else {}
+    except (OSError, ValueError):
+        known = {}
     if work_dir.is_dir() and any(path.name != LOCK for path in work_dir.iterdir()) and 'mmrm' not in known:
         raise UserFileError(
             f"--work-dir {work_dir} holds files that are not the demo's. They are left as they are; "
@@ -259,15 +264,6 @@ def claimed(work_dir: Path, quick: bool = False) -> Iterator[None]:
         yield
 
 
-def _marked(marker: Path) -> dict:
-    """What the demo wrote into its folder's marker; nothing if the file is not there or not the demo's."""
-    try:
-        known = json.loads(marker.read_text())
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
-
-
 def remake_photographs(root: Path, counts: Dict[str, int], console: Console) -> None:
     """Write the photographs, or replace those of an older version."""
     try:
@@ -280,300 +276,61 @@ def remake_photographs(root: Path, counts: Dict[str, int], console: Console) -> 
     console.print(f'Photographs of blood cells (BCCD): {counts["train"]} to train on, {counts["val"]} held out')
 
 
-# ----------------------------------------------------------------------------------------------------------- stages
-class Plan:
-    """What the stages are made of, where they are, and what is known of them.
-
-    A stage's ``stage.json`` holds its stamp (of all that its result depends on) and, when it is done, its result.
-    """
-
-    def __init__(self, work_dir: Path, counts: Dict[str, int], quick: bool = False):
-        self.work_dir, self.quick = work_dir, quick
-        self.epochs: Dict[str, int] = {}
-        self.batch: Dict[str, int] = {}
-        self.stamps: Dict[str, str] = {}
-        configs = {name: read_config(name, MMRM_PHOTOGRAPHS='photographs') for name in {s.config for s in STAGES}}
-        for stage in STAGES:
-            config = configs[stage.config]
-            self.epochs[stage.name] = 1 if quick else config.train_cfg.max_epochs
-            self.batch[stage.name] = config.train_dataloader.batch_size
-            made_of = [
-                stage.name,
-                hash_of(FILE),
-                counts,
-                quick,
-                config.to_dict(),
-                code_of(*CODE['all'], *CODE['downstream' if stage.weights else 'pretrain']),
-                versions(),
-                stage.weights and hash_of(weights_file(stage.weights)),
-            ]
-            self.stamps[stage.name] = stamp_of(made_of)
-
-    def folder(self, stage: Stage) -> Path:
-        return self.work_dir / stage.name
-
-    def read(self, stage: Stage) -> dict:
-        """What is known of a stage: nothing if it was made of something else."""
-        try:
-            known = json.loads((self.folder(stage) / 'stage.json').read_text())
-        except (OSError, ValueError):
-            return {}
-        return known if isinstance(known, dict) and known.get('stamp') == self.stamps[stage.name] else {}
-
-    def write(self, stage: Stage, **known) -> None:
-        known = dict(stamp=self.stamps[stage.name], **known)
-        write_text(self.folder(stage) / 'stage.json', json.dumps(known) + '\n', overwrite=True)
-
-    def done(self, stage: Stage) -> bool:
-        return 'value' in self.read(stage)
-
-    def environment(self, stage: Stage) -> dict:
-        """The variables that the configs read; the processes run in the work dir."""
-        backbone = str(weights_file(stage.weights)) if stage.weights else 'random'
-        return dict(MMRM_PHOTOGRAPHS='photographs', MMRM_BACKBONE=backbone)
-
-    def command(self, stage: Stage) -> List[str]:
-        """What a stage runs in the work dir."""
-        tool, config = str(paths.shipped() / 'tools' / 'train.py'), str(find_config(stage.config))
-        command = [sys.executable, tool, config, '--device', 'cpu', '--work-dir', stage.name, '--resume', 'auto']
-        if self.quick:
-            command += [
-                '--cfg-options',
-                'train_cfg.max_epochs=1',
-                'train_cfg.val_interval=1',
-                'default_hooks.checkpoint.interval=1',
-                'default_hooks.logger.interval=1',
-            ]
-        return command
-
-    def iterations(self, stage: Stage) -> int:
-        """How many there are in all epochs."""
-        data = self.work_dir / 'photographs'
-        images = (
-            (data / 'cells/train').glob('*/*') if stage.name == 'pretrain/rm' else (data / 'ade/images/train').iterdir()
-        )
-        return self.epochs[stage.name] * max(sum(1 for _ in images) // self.batch[stage.name], 1)
-
-    def logged(self, stage: Stage) -> Logged:
-        """What mmengine logged so far."""
-        return merge_sessions(self.folder(stage))
-
-    def value(self, stage: Stage) -> Optional[float]:
-        """The result of the last epoch in percent; None if there is none."""
-        found = self.logged(stage).validations.get(self.epochs[stage.name], {})
-        return found[stage.metric] * stage.scale if stage.metric in found else None
-
-
-class Process:
-    """A stage that runs; its output goes to ``log.txt``."""
-
-    def __init__(self, plan: Plan, stage: Stage):
-        self.plan, self.stage = plan, stage
-        folder = plan.folder(stage)
-        self.resumed = bool(plan.read(stage)) and (folder / 'last_checkpoint').exists()
-        if folder.exists() and not plan.read(stage):
-            shutil.rmtree(folder)  # of an older version or another config; the work dir is the demo's own
-        folder.mkdir(parents=True, exist_ok=True)
-        plan.write(stage)
-        self.log = folder / 'log.txt'
-        self.log.write_text('')
-        self.started = time.monotonic()
-
-    def run(self, start: Start = subprocess.Popen) -> None:
-        """Run the command to its end.
-
-        Raises:
-            UserError: If it failed.
-        """
-        # One thread each makes a run the same on every number of cores.
-        env = environment(**on_cpu(threads=1), **self.plan.environment(self.stage))
-        command = self.plan.command(self.stage)
-        with open(self.log, 'ab') as log:
-            process = start(command, cwd=self.plan.work_dir, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        code = process.wait()
-        if code:
-            last = ''.join(self.log.read_text(errors='replace').splitlines(keepends=True)[-12:])
-            raise UserError(f'{self.stage.name} ended with exit code {code}. The end of {self.log}:\n{last}')
-
-    def progress(self) -> Tuple[float, str]:
-        """How much is done, from 0 to 1, and what to say about it."""
-        iterations = self.plan.logged(self.stage).iterations
-        if not iterations:
-            return 0, 'starting'
-        last = max(iterations)
-        now = iterations[last]
-        said = f'epoch {now["epoch"]}/{self.plan.epochs[self.stage.name]}, loss {now["loss"]:.2f}'
-        if 'rm_lambda' in now:
-            said += f', lambda {now["rm_lambda"]:.2f}, consistency {now["loss_consistency"]:.3f}'
-        return min(last / self.plan.iterations(self.stage), 1), said
-
-
-def finish(plan: Plan, process: Process) -> bool:
-    """Write down what a stage found; False if it must run again."""
-    stage = process.stage
-    value = plan.value(stage)
-    if value is None and process.resumed:
-        # It was killed after its last checkpoint and before its last validation, which a resumed run does not repeat.
-        shutil.rmtree(plan.folder(stage))
-        return False
-    if value is None:
-        raise UserError(f'{stage.name} gave no {stage.metric}; see {process.log}')
-    method = [
-        dict(iteration=number, lam=each['rm_lambda'], consistency=each['loss_consistency'])
-        for number, each in plan.logged(stage).iterations.items()
-        if 'rm_lambda' in each
-    ]
-    plan.write(
-        stage,
-        value=value,
-        seconds=round(time.monotonic() - process.started, 1),
-        resumed=process.resumed,
-        **(dict(method=method) if method else {}),
-    )
-    return True
-
-
-def run_stages(plan: Plan, jobs: int, console: Console) -> List[str]:
-    """Run the stages that are not done, ``jobs`` at once; returns their names."""
-    waiting = [stage for stage in STAGES if not plan.done(stage)]
-    running: Dict[str, Process] = {}
-    ended: List[Process] = []
-
-    def work(stage: Stage, slot: dict, start: Start) -> bool:
-        while True:
-            process = running[stage.name] = Process(plan, stage)
-            process.run(start)
-            if finish(plan, process):
-                break
-        ended.append(running.pop(stage.name))
-        return True
-
-    def show() -> None:
-        over = [ended.pop(0) for _ in range(len(ended))]
-        display.update([*running.values(), *over])
-        for process in over:
-            display.done(process)
-
-    def leave(number, frame):
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        with Display(console, plan, [stage.name for stage in waiting]) as display:
-            run_side_by_side(waiting, [{}] * jobs, work, tick=show, every=0.5)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return [stage.name for stage in waiting]
-
-
-class Display:
-    """Bars on a terminal; elsewhere a line now and then."""
-
-    def __init__(self, console: Console, plan: Plan, names: List[str], every: float = 20):
-        self.console, self.plan, self.every = console, plan, every
-        self.cost = {stage.name: stage.cost for stage in STAGES if stage.name in names}
-        self.finished: Dict[str, int] = {}
-        self.bars = Progress(
-            TextColumn('{task.description:<18}'),
-            BarColumn(12),
-            TextColumn('{task.percentage:>3.0f} %'),
-            TimeElapsedColumn(),
-            TextColumn('left'),
-            TimeRemainingColumn(),
-            TextColumn('{task.fields[said]}'),
-            console=console,
-            disable=not console.is_terminal,
-            speed_estimate_period=120,
-        )
-        self.all = self.bars.add_task('all', total=sum(self.cost.values()), said='')
-        self.tasks: dict = {}
-        self.told = time.monotonic()
-
-    def __enter__(self) -> 'Display':
-        self.bars.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        for task in self.tasks.values():
-            self.bars.remove_task(task)
-        self.bars.remove_task(self.all)
-        self.bars.stop()
-
-    def update(self, running: List[Process]) -> None:
-        """Show how far the running stages are."""
-        lines, part = [], 0.0
-        for process in running:
-            name = process.stage.name
-            if name not in self.tasks:
-                self.tasks[name] = self.bars.add_task(name, total=1, said='')
-                self.say(f'{name}: {"resumed" if process.resumed else "started"}', terminal=False)
-            done, said = process.progress()
-            part += done * self.cost[name]
-            self.bars.update(self.tasks[name], completed=done, said=said)
-            lines.append(f'{name} {100 * done:.0f} % ({said})')
-        part += sum(self.finished.values())
-        self.bars.update(self.all, completed=part, said=f'{len(self.finished)} of {len(self.cost)} stages done')
-        if time.monotonic() - self.told > self.every:
-            self.say(f'{100 * part / sum(self.cost.values()):.0f} %: ' + '; '.join(lines), terminal=False)
-
-    def done(self, process: Process) -> None:
-        """Show what a stage found."""
-        stage = process.stage
-        known = self.plan.read(stage)
-        self.finished[stage.name] = stage.cost
-        if stage.name in self.tasks:
-            self.bars.remove_task(self.tasks.pop(stage.name))
-        self.say(f'{stage.name}: {stage.metric.split("/")[-1]} {known["value"]:.1f} after {clock(known["seconds"])}')
-
-    def say(self, line: str, terminal: bool = True) -> None:
-        """Print a line; with ``terminal=False`` only where there are no bars."""
-        if terminal or not self.console.is_terminal:
-            self.told = time.monotonic()
-            self.console.print(line, soft_wrap=True, highlight=False)
-
-
 # ---------------------------------------------------------------------------------------------------------- results
+def show(work_dir: Path, results: Dict[str, dict], missing: str, quick: bool, console: Console) -> None:
+    """Write the table and the results, draw the picture if they are new, and print the table."""
+    table, noise = make_table(results), measured_noise()
+    small = any(name.startswith('small/') for name in results)
+    lines = [
+        method_line(results['pretrain/rm']),
+        *verdict(results, noise),
+        small_verdict(results, small_noise(small_images.SHOWN)) if small else small_images.left_out(missing),
+    ]
+    texts = {
+        work_dir / 'table.md': table_as_markdown(table, lines, quick),
+        work_dir / 'results.json': json.dumps(results, indent=2) + '\n',
+    }
+    picture = work_dir / 'picture.png'
+    if not picture.exists() or any(not file.is_file() or file.read_text() != text for file, text in texts.items()):
+        with console.status('Drawing the picture'):
+            from projects.demo.picture import draw
+
+            draw(work_dir, results, noise, picture)
+    for file, text in texts.items():
+        write_text(file, text, overwrite=True)  # last: what they hold is drawn
+    shown = Table(*table[0], title='Held-out images, in percent, by where the frozen backbone comes from')
+    for row in table[1:]:
+        shown.add_row(*row)
+    console.print(shown)
+    console.print('\n'.join(lines), markup=False)
+    if quick:
+        console.print('A quick run shows that every step works; its numbers mean nothing.')
+
+
 def make_table(results: Dict[str, dict]) -> List[List[str]]:
     """The table as text: a header, a row of results for each network, and their times."""
 
-    def cell(name: str) -> str:
-        known = results.get(name, {})
-        return f'{known["value"]:.1f}' if 'value' in known else ''
+    def cells(row: str, key: str, form: str) -> List[str]:
+        found = [results.get(f'{row}/{column}', {}).get(key) for column in COLUMNS]
+        return ['' if value is None else form.format(value) for value in found]
 
-    def seconds(name: str) -> str:
-        known = results.get(name, {})
-        return f'{known["seconds"]:.0f} s' + (' *' if known.get('resumed') else '') if 'seconds' in known else ''
-
+    known = [row for row in ROWS if any(cells(row, 'value', '{}'))]
     rows = [['', *COLUMNS.values()]]
-    known = [key for key in ROWS if any(f'{key}/{column}' in results for column in COLUMNS)]
-    for key in known:
-        rows.append([ROWS[key], *(cell(f'{key}/{column}') for column in COLUMNS)])
-    for key in known:
-        times = [seconds(f'{key}/{column}') for column in COLUMNS]
-        if any(times):
-            rows.append([f'{ROWS[key].split(":")[0]}: time', *times])
-    return rows
+    rows += [[ROWS[row], *cells(row, 'value', '{:.1f}')] for row in known]
+    times = [[f'{ROWS[row].split(":")[0]}: time', *cells(row, 'seconds', '{:.0f} s')] for row in known]
+    return rows + [row for row in times if any(row[1:])]
 
 
-def table_for_console(rows: List[List[str]]) -> Table:
-    """The table for a terminal."""
-    table = Table(*rows[0], title='Held-out images, in percent, by where the frozen backbone comes from')
-    for row, after in zip(rows[1:], [*rows[2:], ['']]):
-        table.add_row(*row, end_section=after[0].endswith('time') and not row[0].endswith('time'))
-    return table
-
-
-def table_as_markdown(rows: List[List[str]], said: List[str], quick: bool = False) -> str:
-    """The table for a page, and what is said about it."""
+def table_as_markdown(rows: List[List[str]], remarks: List[str], quick: bool = False) -> str:
+    """The table for a page, and the remarks below it."""
     lines = ['| ' + ' | '.join(row) + ' |' for row in rows]
     lines.insert(1, '|---' + '|---:' * (len(rows[0]) - 1) + '|')
     lines += [
         '',
         'Held-out images, in percent, by where the frozen backbone comes from; the single cells are learnt from '
-        'scratch; CIFAR-10 is classified by the pretrained networks themselves. A star marks a time that leaves '
-        'out what ran before an interruption.',
+        'scratch; CIFAR-10 is classified by the pretrained networks themselves.',
         '',
-        *(f'- {line}' for line in said),
+        *(f'- {line}' for line in remarks),
     ]
     if quick:
         lines += ['', 'A quick run: one epoch each, the numbers mean nothing.']
@@ -591,28 +348,15 @@ def method_line(result: dict) -> str:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- helpers
 def hash_of(file: Path) -> str:
-    """The SHA-256 of a file of the package.
+    """The SHA-256 of a file of the project.
 
     Raises:
         UserFileError: If it is not there.
     """
     if not file.is_file():
-        raise UserFileError(
-            f'{file} is missing. It is a part of mmrm and of its checkout: install or check it out again.'
-        )
+        raise UserFileError(f'{file} is missing. It is a part of the checkout: check it out again.')
     return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def code_of(*names: str) -> List[str]:
-    """The source of modules of the package."""
-    return [(paths.PACKAGE.parent / f'{name}.py').read_text() for name in names]
-
-
-def stamp_of(made_of: list) -> str:
-    """A short name of all that a result is made of."""
-    return hashlib.sha256(json.dumps(made_of, default=str).encode()).hexdigest()[:16]
 
 
 def versions() -> Dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from mmrm.report.runs import merge_sessions, read_run
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.utils.paths import PACKAGE, find, home
+from mmrm.utils.settings import fingerprint
 from mmrm.version import __version__
 from mmrm.weights.export import export_backbone
 from mmrm.weights.provenance import read_weights, tensor_hash
@@ -309,7 +310,7 @@ def _run(
     cfg = jobs.merged_config(config, {**own, **options, **start})
     # What it is, not where it lies, nor how its last bits were rounded.
     cfg.model.init_cfg.checkpoint = trial.fingerprint
-    mark = jobs.fingerprint(cfg, trial.seed, options)
+    mark = fingerprint(cfg, trial.seed, *(['pilot'] if pilot else []))
     folder = root / 'pilot' / mark if pilot else root
     return Transfer(
         f'{task} {mode} {trial.method} seed {trial.seed}',

@@ -175,6 +175,7 @@ def test_a_picture_holds_successive_iterations_only():
     assert taken == [0, 0, 0, 1, 2, 3] and [iteration for iteration, *_ in hook._kept] == [11, 12, 13]
 
 
+@pytest.mark.slow
 def test_the_hook_feeds_tensorboard(tmp_path):
     pytest.importorskip('tensorboard')
     train(

@@ -102,13 +102,6 @@ def test_a_follow_up_stands_beside_the_same_seeds_of_the_protocol(results):
         experiment.follow_up_lines(results, {'same': results[:1]})
 
 
-def test_expected_lambda_is_that_of_the_clipped_boxes():
-    # A box of side r around a uniform centre keeps, on each axis, r - r^2 / 4 of the image in the mean.
-    side = np.sqrt(np.linspace(0, 0.5, 10001))
-    assert experiment.expected_lambda(size=4096) == pytest.approx(np.mean((side - side**2 / 4) ** 2), abs=0.004)
-    assert experiment.expected_lambda() < experiment.expected_lambda(size=4096)  # whole pixels, rounded down
-
-
 def test_the_figure_shows_all_methods_and_the_mechanism(results):
     accuracy, loss, consistency, share = experiment.draw(results).axes
     assert [text.get_text() for text in accuracy.get_legend().get_texts()] == [
@@ -120,10 +113,6 @@ def test_the_figure_shows_all_methods_and_the_mechanism(results):
     assert len(loss.lines) == 3
     assert [line.get_ydata()[0] for line in consistency.lines] == [0.2, 0.9]
     assert share.lines[0].get_ydata()[0] == 0.19
-
-
-def test_a_figure_without_rm_is_drawn_too(results):
-    assert len(experiment.draw([each for each in results if each['method'] != 'rm']).axes[2].lines) == 0
 
 
 @pytest.fixture

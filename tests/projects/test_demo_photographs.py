@@ -75,8 +75,9 @@ def test_a_folder_that_is_not_bccd_is_named(tmp_path):
 
 # -------------------------------------------------------------------------------------------------------- the layouts
 @pytest.mark.parametrize('name, count', [('atss_cells', 12), ('pspnet_cells', 12), ('rm_cells', None)])
-def test_the_toolboxes_read_them(made, name, count):
-    config = read_config(name, MMRM_PHOTOGRAPHS=str(made))
+def test_the_toolboxes_read_them(made, name, count, monkeypatch):
+    monkeypatch.setenv('MMRM_PHOTOGRAPHS', str(made))
+    config = read_config(name)
     init_default_scope(config.default_scope)
     data = DATASETS.build(config.train_dataloader.dataset)
     sample = data[0]['data_samples']
@@ -96,12 +97,6 @@ def test_the_toolboxes_read_them(made, name, count):
             for i, label in enumerate(data.get_gt_labels())
         )
         assert data[0]['inputs'].shape == (3, 32, 32)
-
-
-def test_single_cells_are_not_mostly_red(made):
-    count = {name: len(list((made / 'cells/train' / name).iterdir())) for name in CLASSES}
-    photos = len(list((made / 'ade/images/train').iterdir()))
-    assert count['RBC'] <= photographs.RED * photos and min(count.values()) > 0.1 * sum(count.values())
 
 
 def test_a_map_is_the_ellipses_in_the_boxes_the_rarer_class_on_top():

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from projects.demo.photographs import make_photographs, picture
+from projects.demo import picture
+from projects.demo.photographs import make_photographs
 
 
 def test_a_mixed_cell_holds_the_one_before_it_with_its_labels(tmp_path):

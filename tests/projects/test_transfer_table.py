@@ -28,6 +28,7 @@ def test_the_published_tables_are_those_of_the_file(name):
         assert line in page, f'projects/transfer/README.md lacks: {line}'
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(mmdet.__version__ != '3.3.0', reason='the runs are on configs of mmdet 3.3.0')
 def test_the_published_runs_are_of_the_present_protocol(tmp_path):
     """A config that is changed after its runs is another protocol, and its results must go."""

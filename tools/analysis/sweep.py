@@ -26,6 +26,7 @@ from mmrm.report.published import SETTINGS, SWEEPS
 from mmrm.utils.config import preprocessor_is_beside, preprocessor_of, type_name
 from mmrm.utils.errors import UserError, UserValueError, cli
 from mmrm.utils.paths import PACKAGE, find_config, home
+from mmrm.utils.settings import fingerprint
 from tools.runs import jobs
 from tools.runs.jobs import one_of, train
 
@@ -96,7 +97,7 @@ def plan(
                     int(cfg.train_cfg.max_epochs),
                     list(arguments),
                     width,
-                    jobs.fingerprint(cfg, seed, merged),
+                    fingerprint(cfg, seed),
                     sweep=sweep,
                     setting=name,
                     value=value,

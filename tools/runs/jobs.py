@@ -5,8 +5,6 @@ checkpoint, and train.py makes up for a validation that was cut off.
 """
 
 import contextlib
-import copy
-import hashlib
 import json
 import os
 import re
@@ -30,15 +28,11 @@ from mmrm.utils.config import checkpoint_out_dir, read_config
 from mmrm.utils.errors import UserError, UserFileError, UserTypeError, UserValueError
 from mmrm.utils.files import RUN_LOCK, LockedError, lock_holder, locked, write_text
 from mmrm.utils.paths import shipped
-from mmrm.utils.settings import LOGGED_ONLY, SECTIONS
 from tools.runs.processes import Start, clock, on_cpu, run_side_by_side
 
 METRIC = 'accuracy/top1'
 JOB_LOCK = '.job.lock'  # of the one who starts a run; the run itself has RUN_LOCK
 MISTAKE = ' (a mistake in the input)'  # train.py's exit code 2
-# Not in a fingerprint, so that the results published with one keep it: the preprocessor where there is none beside the
-# model, and what is an option of the run (--seed, --auto-scale-lr).
-DECISIVE = tuple(key for key in SECTIONS if key not in ('data_preprocessor', 'auto_scale_lr', 'randomness'))
 
 
 @dataclass
@@ -54,7 +48,7 @@ class Job:
         epochs (int): How long it trains.
         arguments (list[str]): Further options of train.py.
         gpus (int): Processes, one a GPU; 1 on the CPU.
-        fingerprint (str): Of all settings that decide the result (:func:`fingerprint`).
+        fingerprint (str): Of all settings that decide the result (:func:`mmrm.utils.settings.fingerprint`).
         effort (float): How long an epoch takes beside those of other jobs, to tell the time that is left.
     """
 
@@ -175,27 +169,6 @@ def merged_config(config: Path, options: dict) -> Config:
             'leave it out, --work-dir moves them all.'
         )
     return cfg
-
-
-def fingerprint(cfg: Config, seed: int, options: dict) -> str:
-    """A short name of the settings that decide a result, and of all other options; where the data lies is none of them.
-
-    Args:
-        cfg (Config): With ``options`` merged in.
-        seed (int): The run's seed.
-        options (dict): Where the run departs from its config.
-    """
-    decisive = {key: copy.deepcopy(cfg.get(key)) for key in DECISIVE}
-    for key in LOGGED_ONLY:
-        ((decisive.get('model') or {}).get('head') or {}).pop(key, None)
-    if cfg.get('data_preprocessor'):  # beside the model; those that have none keep the fingerprint they had
-        decisive['data_preprocessor'] = cfg.data_preprocessor
-    others = {key: value for key, value in options.items() if key.partition('.')[0] not in DECISIVE}
-    text = json.dumps([seed, decisive, *([others] if others else [])], sort_keys=True, default=str)
-    for loader in ('train_dataloader', 'val_dataloader'):
-        root = ((cfg.get(loader) or {}).get('dataset') or {}).get('data_root')
-        text = text.replace(json.dumps(str(root)), '"data"') if root else text
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def check_same(run: Job) -> None:
