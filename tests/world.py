@@ -15,7 +15,9 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from mmdet.datasets import CocoDataset
+
+import mmrm.models  # noqa: F401  isort: skip  repairs first: mmdet is not to be imported on mmcv-lite alone
+from mmdet.datasets import CocoDataset  # isort: skip
 
 # Name -> (COCO category id, ADE20K pixel value), and the same of what is behind the objects.
 THINGS = {
