@@ -7,76 +7,51 @@ from typing import Optional, Sequence
 from ..utils.errors import UserError, UserValueError, cli
 from .options import Parser, positive
 
-WHAT = {
+KINDS = {
     'backbone': 'the backbone for mmdet and mmseg (.pth, .safetensors)',
     'classifier': "the classifier without RM's extra layer, --layout says for whom (.pth, .safetensors)",
     'onnx': 'a program for onnxruntime and the like (.onnx)',
     'torch.export': 'a program for torch without mmrm and mmpretrain (.pt2)',
     'huggingface': 'a folder with a model card, which timm or transformers loads offline',
 }
-# Which options belong to which kind of export.
-OPTIONS = {
-    'layout': ('classifier',),
-    'prefix': ('backbone',),
-    'half': ('backbone', 'classifier'),
-    'dynamic': ('onnx', 'torch.export'),
-    'size': ('onnx', 'torch.export'),
-    'library': ('huggingface',),
-    'licence': ('huggingface',),
-    'command': ('huggingface',),
-    'config': ('classifier', 'onnx', 'torch.export', 'huggingface'),
-    'overwrite': ('backbone', 'classifier', 'onnx', 'torch.export'),
-}
 
 
 def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    kinds = '\n'.join(f'  {name:13}{text}' for name, text in WHAT.items())
-    parser = Parser(
-        prog='mmrm export',
-        description=f'{__doc__}\n\n{kinds}',
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument('what', choices=tuple(WHAT), metavar='WHAT', help='one of the above')
-    parser.add_argument(
-        'source',
-        metavar='RUN',
-        help="a run's folder (its best checkpoint, else its last), or a checkpoint, also of the RecursiveMix authors",
-    )
-    parser.add_argument('out', metavar='OUT', help='file or folder to write')
-    parser.add_argument(
-        '--layout',
-        choices=('mmpretrain', 'torchvision', 'timm', 'transformers'),
-        help='classifier: whose names (default: mmpretrain)',
-    )
-    parser.add_argument('--prefix', help='backbone: what its names begin with in RUN, if not backbone.')
-    parser.add_argument(
-        '--dynamic',
-        nargs='?',
-        const='batch',
-        choices=('batch', 'all'),
-        help='onnx, torch.export: any number of images (batch, the default), or also any size (all)',
-    )
-    parser.add_argument(
-        '--size',
-        nargs='+',
-        type=positive,
-        metavar='N',
-        help="onnx, torch.export: height and width, or one for both (default: the config's test pipeline)",
-    )
-    parser.add_argument('--library', choices=('timm', 'transformers'), help='huggingface: for which (default: timm)')
-    parser.add_argument('--licence', '--license', default='', help='huggingface: of the weights, for the card')
-    parser.add_argument('--command', default='', help='huggingface: what trained it, for the card')
-    parser.add_argument('--config', help='of RUN, where the checkpoint does not carry it')
-    parser.add_argument('--half', action='store_true', help='backbone, classifier: in float16, half the size')
-    parser.add_argument('--overwrite', action='store_true', help='replace OUT if it exists; never a folder')
-    args = parser.parse_args(argv)
-    for option, allowed in OPTIONS.items():
-        if getattr(args, option) and args.what not in allowed:
-            parser.error(f'--{option} is for {", ".join(allowed)}, not for {args.what}')
-    if args.size and len(args.size) > 2:
-        parser.error('--size takes height and width, or one number for both')
-    return args
+    parser = Parser(prog='mmrm export', description=__doc__, allow_abbrev=False)
+    kinds = parser.add_subparsers(dest='what', metavar='WHAT', required=True, help='mmrm export WHAT --help has more')
+    add = {}
+    for name, text in KINDS.items():
+        kind = kinds.add_parser(name, help=text, description=f'Export {text}.', allow_abbrev=False)
+        kind.add_argument(
+            'source',
+            metavar='RUN',
+            help="a run's folder (its best checkpoint, else its last), or a checkpoint, also of the authors",
+        )
+        kind.add_argument('out', metavar='OUT', help='file or folder to write')
+        if name != 'backbone':
+            kind.add_argument('--config', help='of RUN, where the checkpoint does not carry it')
+        if name != 'huggingface':
+            kind.add_argument('--overwrite', action='store_true', help='replace OUT if it exists; never a folder')
+        add[name] = kind.add_argument
+    add['backbone']('--prefix', help='what its names begin with in RUN, if not backbone.')
+    layouts = ('mmpretrain', 'torchvision', 'timm', 'transformers')
+    add['classifier']('--layout', choices=layouts, default='mmpretrain', help='whose names (default: mmpretrain)')
+    for name in ('backbone', 'classifier'):
+        add[name]('--half', action='store_true', help='in float16, half the size')
+    for name in ('onnx', 'torch.export'):
+        add[name](
+            '--dynamic',
+            nargs='?',
+            const='batch',
+            choices=('batch', 'all'),
+            help='any number of images (batch, the default), or also any size (all)',
+        )
+        help = "height and width, or one for both (default: the config's test pipeline)"
+        add[name]('--size', nargs='+', type=positive, metavar='N', help=help)
+    add['huggingface']('--library', choices=('timm', 'transformers'), default='timm', help='for which (default: timm)')
+    add['huggingface']('--licence', '--license', default='', help='of the weights, for the card')
+    add['huggingface']('--command', default='', help='what trained it, for the card')
+    return parser.parse_args(argv)
 
 
 @cli
@@ -99,8 +74,7 @@ def export_weights(args: argparse.Namespace) -> None:
         meta = export_backbone(args.source, args.out, args.overwrite, args.prefix, args.half)
     else:
         settings = load_config(args.config).to_dict() if args.config else None
-        layout = args.layout or 'mmpretrain'
-        meta = export_classifier(args.source, args.out, layout, args.overwrite, settings, args.half)
+        meta = export_classifier(args.source, args.out, args.layout, args.overwrite, settings, args.half)
     source = f', from {meta["converted_from"]}' if 'converted_from' in meta else ''
     target = f', loads into {meta["loads_into"]}' if 'loads_into' in meta else ''
     print(f'{args.out}: {meta["content"]}{source}{target}, sha256 {meta["sha256"]}')
@@ -115,6 +89,8 @@ def export_program(args: argparse.Namespace) -> None:
     from ..weights.inputs import describe_input
     from ..weights.provenance import provenance
 
+    if args.size and len(args.size) > 2:
+        raise UserValueError('--size takes height and width, or one number for both.')
     check_format(args.what, args.out, args.overwrite, args.dynamic)
     run = open_run(args.source, args.config)
     known = describe_input(run.cfg, (args.size[0], args.size[-1]) if args.size else None)

@@ -13,7 +13,7 @@ from ..utils.errors import UserFileError, UserValueError
 from ..utils.files import atomic_write, check_out
 from ..utils.settings import parse_config
 from . import targets
-from .layouts import Network, StateDict, abbreviate, compare, describe, identify, split, strip_prefix
+from .layouts import Network, StateDict, abbreviate, compare, describe, find_prefixes, identify, split, strip_prefix
 from .provenance import Weights, provenance, read_weights
 from .runs import find_checkpoint
 
@@ -46,26 +46,16 @@ def export_backbone(
     if not network.backbone:
         where = f' behind the prefix {prefix!r}' if prefix else ''
         raise UserFileError(f'{source} has no backbone in it{where}: {abbreviate([*network.head, *network.others])}')
-    if verify(network.backbone, source) is None:
-        _check_prefix(network.backbone, source, prefix)
-    content = f'backbone, {describe(network.backbone).removeprefix("a ")}'
-    state_dict = halved(network.backbone, source) if half else network.backbone
-    return save(state_dict, out, dict(provenance(weights, state_dict), content=content), overwrite)
-
-
-def _check_prefix(backbone: StateDict, source: Path, prefix: Optional[str]) -> None:
-    """Raise if the tensors are a whole model's, its backbone under a prefix that is not known here."""
-    found = (re.match(r'(?:.*?\.)?backbone\.', key) for key in backbone)
-    prefixes = sorted({match[0] for match in found if match})
-    if not prefixes:
-        begins = sorted({key.partition('.')[0] + '.' for key in backbone})
-        prefixes = [begin for begin in begins if identify(split(strip_prefix(begin, backbone)).backbone)]
-    if prefixes:
+    prefixes = [] if verify(network.backbone, source) else find_prefixes(network.backbone)
+    if prefixes:  # a complete model
         before = prefix.rstrip('.') + '.' if prefix else ''
         others = f' There are others: {abbreviate(prefixes[1:])}' if prefixes[1:] else ''
         raise UserFileError(
             f'{source} has its backbone under a prefix: give prefix={before + prefixes[0]!r} (--prefix).{others}'
         )
+    content = f'backbone, {describe(network.backbone)}'
+    state_dict = halved(network.backbone, source) if half else network.backbone
+    return save(state_dict, out, dict(provenance(weights, state_dict), content=content), overwrite)
 
 
 def export_classifier(
@@ -106,7 +96,7 @@ def export_classifier(
         state_dict, meta = target.state_dict, dict(loads_into=target.how, logits_compared=compared)
     if half:
         state_dict = halved(state_dict, source)
-    content = f'classifier, {describe(backbone).removeprefix("a ")}'
+    content = f'classifier, {describe(backbone)}'
     meta = dict(provenance(weights, state_dict), content=content, layout=layout, **meta)
     return save(state_dict, out, meta, overwrite, bare=layout != 'mmpretrain')
 

@@ -45,7 +45,7 @@ class Result(NamedTuple):
 def export_folder(
     run: Run,
     out: Union[str, Path],
-    library: Optional[str] = None,
+    library: str = 'timm',
     licence: str = '',
     command: str = '',
     result: Optional[Result] = None,
@@ -55,30 +55,32 @@ def export_folder(
     Args:
         run: The classifier.
         out: The folder to make; it must not exist, or be empty.
-        library: 'timm' or 'transformers'. None: timm where it has the network, else transformers.
+        library: 'timm' or 'transformers'.
         licence: Of the weights, for the card; the data set's terms are yours to know.
         command: What trained it, for the card.
         result: Its accuracy, for the card. None: not known.
 
     Returns:
-        What was written: ``library``, ``how`` (the call that loads it) and ``sha256`` of ``model.safetensors``.
+        What was written: ``how`` (the call that loads it) and ``sha256`` of ``model.safetensors``.
 
     Raises:
-        UserValueError: If no library has the network.
+        UserValueError: If the library does not have the network.
     """
     out = Path(out).expanduser()
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UserFileError(f'{out} exists and is left as it is. Name a folder that does not.')
-    if library not in (None, *LIBRARIES):
+    if library not in LIBRARIES:
         raise UserValueError(f'library={library!r} must be one of {", ".join(LIBRARIES)}.')
     known = describe_input(run.cfg)
     if known.order != 'rgb':
         raise UserValueError(
             f'{run.checkpoint} was trained on BGR images (to_rgb=False in its data preprocessor), and '
-            f'{library or "timm"} reads RGB: it would see other colours. Export onnx, which notes the order.'
+            f'{library} reads RGB: it would see other colours. Export onnx, which notes the order.'
         )
     facts = facts_of(run.weights, run.cfg.to_dict(), known.size[0] if known.size else None)
-    library, target = _choose(library, facts)
+    target = targets.make_target(library, facts)
+    if not targets.check_target(library, target, facts):
+        raise UserError(f'{library} is not installed, so nothing can be compared: pip install {library}')
     if library == 'timm':
         how = f"timm.create_model('local-dir:{out.name}', pretrained=True)"
     else:
@@ -107,23 +109,7 @@ def export_folder(
         put_in_place(part, out)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return dict(library=library, how=how, sha256=digest)
-
-
-def _choose(library: Optional[str], facts: targets.Facts) -> Tuple[str, targets.Target]:
-    """The library, and the network in it, compared."""
-    problems: List[str] = []
-    for name in (library,) if library else LIBRARIES:
-        try:
-            target = targets.make_target(name, facts)
-            if not targets.check_target(name, target, facts):
-                raise UserError(f'{name} is not installed, so nothing can be compared: pip install {name}')
-            return name, target
-        except UserError as error:
-            if library:
-                raise
-            problems.append(str(error))
-    raise UserValueError(' '.join(problems))
+    return dict(how=how, sha256=digest)
 
 
 def _write_json(path: Path, content: Dict[str, Any]) -> None:
@@ -135,6 +121,7 @@ def timm_config(classes: List[str], target: targets.Target, known: Input) -> Dic
     """``config.json`` of a model of timm's."""
     mean, std = _normalisation(known)
     edge, crop = _side(_resize(known).get('scale')), _side(_step(known, 'CenterCrop').get('crop_size'))
+    fixed = _step(known, 'Resize')
     cropped = isinstance(edge, int) and isinstance(crop, int) and crop <= edge
     arguments = target.hub.get('model_args') or {}
     return dict(
@@ -149,7 +136,7 @@ def timm_config(classes: List[str], target: targets.Target, known: Input) -> Dic
             fixed_input_size='img_size' in arguments,
             interpolation=_resize(known).get('interpolation') or 'bilinear',
             crop_pct=round(crop / edge, 4) if cropped else 1.0,
-            crop_mode='squash' if _squashes(known) else 'center',
+            crop_mode='squash' if fixed and not fixed.get('keep_ratio') else 'center',  # both sides to a fixed size
             mean=mean,
             std=std,
             num_classes=len(classes),
@@ -197,12 +184,6 @@ def _resize(known: Input) -> dict:
     return _step(known, 'ResizeEdge', 'Resize')
 
 
-def _squashes(known: Input) -> bool:
-    """Whether the pipeline resizes both sides to a fixed size, whatever the image's shape."""
-    step = _step(known, 'Resize')
-    return bool(step) and not step.get('keep_ratio')
-
-
 def _side(value: Any) -> Any:
     """Of a size that may be two numbers, the first."""
     return value[0] if isinstance(value, list) and value else value
@@ -210,13 +191,12 @@ def _side(value: Any) -> Any:
 
 # ------------------------------------------------------------------------------------------------------------ the card
 def model_name(checkpoint: Path) -> str:
-    """``rm/resnet50_8xb64_in1k`` for a run in ``work_dirs/rm/``, else the name of its config, or of its folder."""
+    """``rm/resnet50_8xb64_in1k`` for a run in ``work_dirs/rm/``, else the name of its folder."""
     folder = checkpoint.parent
     run = folder.parent if folder.name.startswith('seed') else folder
     if (paths.shipped() / 'configs' / run.parent.name / f'{run.name}.py').is_file():
         return f'{run.parent.name}/{run.name}'
-    configs = sorted(folder.glob('*.py'))
-    return configs[0].stem if len(configs) == 1 and configs[0].stem != 'config' else run.name
+    return run.name
 
 
 def data_of(cfg: Config) -> str:

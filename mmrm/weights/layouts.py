@@ -322,38 +322,24 @@ def count_modules(state_dict: StateDict, start: str) -> int:
 
 
 def describe(backbone: StateDict) -> str:
-    """What the tensors look like, in words for a message: 'a ResNet-50', 'a PVTv2-B1', 'no known network (...)'."""
-    if not backbone:
-        return 'nothing'
+    """What the tensors look like, for a message: the config 'ResNet(depth=50)', or 'no network known here (...)'."""
     config = identify(backbone)
-    if config is None:
-        if 'layer1.0.conv1.weight' in backbone:
-            return 'a ResNet of an unknown depth or kind (ResNeXt, wide, ...)'
-        if 'cls_token' in backbone:
-            return 'a vision transformer (ViT)'
-        if any('.w_msa.' in key or '.relative_position_bias_table' in key for key in backbone):
-            return 'a Swin Transformer'
-        return f'no network known here (tensors {abbreviate(backbone)})'
-    kind = config['type'].rsplit('.', 1)[-1]
-    width = f' of width {config["base_channels"]}' if 'base_channels' in config else ''
-    if kind == 'ResNet':
-        return f'a ResNet-{config["depth"]}{width}'
-    if kind == 'ResNet_CIFAR':
-        return f'a ResNet-{config["depth"]}{width} with the 3 x 3 stem for CIFAR'
-    if kind in ('ResNetV1c', 'ResNetV1d'):
-        return f'a ResNet-{config["depth"]} with a deep stem ({kind})'
-    if kind == 'PyramidNetCIFAR':
-        return f'a PyramidNet-{config["depth"]} (alpha {config["alpha"]})'
-    if kind in ('DenseNet', 'DenseNetCIFAR'):
-        stem = ' with the 3 x 3 stem for CIFAR' if kind == 'DenseNetCIFAR' else ''
-        return f'a DenseNet-{2 * sum(config["arch"]["depths"]) + 5} (growth {config["arch"]["growth_rate"]}){stem}'
-    if kind in ('ConvNeXt', 'SwinTransformer'):
-        name = 'a ConvNeXt' if kind == 'ConvNeXt' else 'a Swin Transformer'
-        return f'{name} of depths {tuple(config["arch"]["depths"])}'
-    depths = tuple(config['num_layers'])
-    if depths not in PVT_DEPTHS:
-        return f'a PVTv2 of depths {depths}'
-    return f'a PVTv2-{"B0" if config["embed_dims"] == 32 else PVT_DEPTHS[depths]}'
+    if config is not None:
+        arguments = ', '.join(f'{key}={value!r}' for key, value in config.items() if key != 'type')
+        return f'{config["type"]}({arguments})'
+    if 'layer1.0.conv1.weight' in backbone:
+        return 'a ResNet of an unknown depth or kind (ResNeXt, wide, ...)'
+    return f'no network known here (tensors {abbreviate(backbone)})' if backbone else 'nothing'
+
+
+def find_prefixes(backbone: StateDict) -> List[str]:
+    """The prefixes that hide networks in these tensors: what ends in ``backbone.``, else what a known network has."""
+    found = (re.match(r'(?:.*?\.)?backbone\.', key) for key in backbone)
+    prefixes = sorted({match[0] for match in found if match})
+    if not prefixes:
+        begins = sorted({key.partition('.')[0] + '.' for key in backbone})
+        prefixes = [begin for begin in begins if identify(split(strip_prefix(begin, backbone)).backbone)]
+    return prefixes
 
 
 def compare(wanted: StateDict, given: StateDict, network: str = 'the network') -> str:

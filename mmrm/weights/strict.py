@@ -10,11 +10,11 @@ from mmengine.model.weight_init import update_init_info
 from mmengine.registry import WEIGHT_INITIALIZERS
 
 from ..core import ROI_LAYER
-from ..utils.checkpoints import COUNTER, read_checkpoint
+from ..utils.checkpoints import read_checkpoint
 from ..utils.config import type_name
 from ..utils.errors import UserFileError, UserTypeError, UserValueError
 from ..utils.processes import local_rank
-from .layouts import StateDict, abbreviate, compare, describe, split
+from .layouts import abbreviate, compare, describe, find_prefixes, split
 from .provenance import read_weights, tensor_hash
 from .runs import find_checkpoint
 
@@ -78,9 +78,11 @@ def load_backbone(
         raise UserFileError(f'{file} has no backbone in it{asked}: its {len(tensors)} names begin with {begins}')
     problems = compare(wanted, given, name)
     if problems:
+        prefixes = find_prefixes(given)
+        hint = f'. A network is under a prefix: give prefix={prefixes[0]!r}.' if prefixes else ''
         raise UserFileError(
             f'{file} does not fit {name}, nothing was loaded. The file looks like {describe(given)} '
-            f'({network.layout}), {name} is {describe(wanted)}. {problems}{_prefix_hint(wanted, given)}'
+            f'({network.layout}), {name} is {describe(wanted)}. {problems}{hint}'
         )
     broken = [key for key, value in given.items() if value.is_floating_point() and not value.isfinite().all()]
     if broken:
@@ -89,17 +91,6 @@ def load_backbone(
     module.load_state_dict(filled, strict=False)
     values = sum(value.numel() for value in filled.values())
     return Loaded(file, network.layout, len(filled), values, tensor_hash(filled))
-
-
-def _prefix_hint(wanted: StateDict, given: StateDict) -> str:
-    """The prefix under which the file has the wanted names; '' if there is none."""
-    probe = max((key for key in wanted if not key.endswith(COUNTER)), key=len)
-    for key in given:
-        if key != probe and key.endswith('.' + probe):
-            prefix = key[: -len(probe)]
-            found = sum(prefix + key in given for key in wanted)
-            return f'. {found} of {len(wanted)} names are behind the prefix {prefix!r}: give prefix={prefix!r}.'
-    return ''
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ..utils.config import type_name
-from ..utils.errors import UserError, UserFileError, UserValueError, one_line
+from ..utils.errors import UserError, UserFileError, UserValueError
 from .layouts import PVT_DEPTHS, Network, Rules, StateDict, compare, count_modules, describe, pvt_to_timm, rename
 
 LIBRARIES = ('torchvision', 'timm', 'transformers')
@@ -82,7 +82,7 @@ def make_target(layout: str, facts: Facts) -> Target:
     """
     cell = CELLS.get((layout, 'TIMMBackbone' if facts.is_timm else facts.config.get('type')))
     if cell is None:
-        names = ', '.join(dict.fromkeys(NAMES[known] for wanted, known in CELLS if wanted == layout))
+        names = ', '.join(known for wanted, known in CELLS if wanted == layout)
         raise UserValueError(
             f'{facts.source} is {describe(facts.network.backbone)}: the {layout} layout is not provided for it, '
             f'only for {names}.'
@@ -198,7 +198,8 @@ def _transformers(facts: Facts, backbone: StateDict, head: str, kind: str, size:
 def _resnet_name(facts: Facts, library: str) -> str:
     if 'base_channels' in facts.config:
         raise UserValueError(
-            f"{facts.source} is {describe(facts.network.backbone)}: {library}'s ResNets have the width 64."
+            f"{facts.source} is {describe(facts.network.backbone)}: {library}'s ResNets have the width 64, those "
+            'of transformers any.'
         )
     return f'resnet{facts.config["depth"]}'
 
@@ -426,7 +427,7 @@ def _pvt_timm(facts: Facts) -> Target:
 
 
 def _timm_itself(facts: Facts) -> Target:
-    not_timms = ('type', 'init_cfg', 'pretrained', 'checkpoint_path', 'features_only', 'model_name')
+    not_timms = ('type', 'init_cfg', 'pretrained', 'checkpoint_path', 'features_only', 'in_channels', 'model_name')
     given = {key: value for key, value in facts.backbone.items() if key not in not_timms}
     name = facts.backbone.get('model_name')
     if not name:
@@ -434,13 +435,6 @@ def _timm_itself(facts: Facts) -> Target:
             f'{facts.source} has a backbone of timm, but nothing says which: the config that made it is needed '
             "(a run's folder, or --config)."
         )
-    if facts.backbone.get('features_only'):
-        raise UserValueError(
-            f"{facts.source}: timm's {name} was built with features_only=True, whose names are not those of the "
-            'classifier. Train without features_only, or export onnx.'
-        )
-    if 'in_channels' in given:
-        given['in_chans'] = given.pop('in_channels')
     rules = [('timm_model.', '')]
     if 'convnext' in name and 'timm_model.head.norm.weight' in facts.network.backbone:
         given['head_norm_first'] = True
@@ -450,10 +444,6 @@ def _timm_itself(facts: Facts) -> Target:
         classifier = target.build().pretrained_cfg['classifier']
     except ImportError:
         raise UserError(f"{facts.source} is timm's {name}, and timm is not installed: pip install timm") from None
-    except Exception as error:
-        raise UserFileError(f'{facts.source}: timm does not build its {name}: {one_line(error)}') from error
-    if not isinstance(classifier, str):
-        raise UserValueError(f"{facts.source}: timm's {name} has the classifiers {classifier}; one is supported.")
     return target._replace(state_dict=facts.with_head(rename(facts.network.backbone, rules), classifier))
 
 
@@ -469,11 +459,4 @@ CELLS: Dict[tuple, Callable[[Facts], Target]] = {
     ('transformers', 'ResNet'): _resnet_transformers,
     ('transformers', 'ConvNeXt'): _convnext_transformers,
     ('transformers', 'SwinTransformer'): _swin_transformers,
-}
-NAMES = {
-    'ResNet': 'ResNets',
-    'ConvNeXt': 'ConvNeXt',
-    'SwinTransformer': 'Swin',
-    'mmdet.PyramidVisionTransformerV2': 'PVTv2',
-    'TIMMBackbone': "timm's own",
 }

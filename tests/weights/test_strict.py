@@ -181,19 +181,18 @@ def changed(key, change):
 
 
 WRONG = {
-    'another depth': (lambda: tensors(34), ['looks like a ResNet-34', 'backbone is a ResNet-18', 'layer1.2.conv1']),
-    'bottlenecks': (lambda: tensors(50), ['looks like a ResNet-50', 'tensors of another shape']),
-    'deep stem': (
-        lambda: classifier(dict(R18, type='ResNetV1c'), in_channels=64).state_dict(),
-        ['looks like a ResNet-18 with a deep stem', 'not in the file: conv1.weight'],
+    'another depth': (
+        lambda: tensors(34),
+        ['looks like ResNet(depth=34', 'backbone is ResNet(depth=18', 'layer1.2.conv1'],
     ),
-    "mmseg's deep stem": (
+    'bottlenecks': (lambda: tensors(50), ['looks like ResNet(depth=50', 'tensors of another shape']),
+    'deep stem': (
         lambda: backbone('mmseg', **dict(R18, type='ResNetV1c')).state_dict(),
-        ['looks like a ResNet-18 with a deep stem', 'not in the file: conv1.weight'],
+        ['looks like mmseg.ResNetV1c(depth=18', 'not in the file: conv1.weight'],
     ),
     'PVTv2 into ResNet': (
         lambda: backbone(**PVT).state_dict(),
-        ['looks like a PVTv2 of depths', 'layers.0.0.projection.weight'],
+        ['looks like mmdet.PyramidVisionTransformerV2(', 'layers.0.0.projection.weight'],
     ),
     'one tensor missing': (
         lambda: {k: v for k, v in tensors().items() if k != 'layer4.1.bn2.bias'},
@@ -209,7 +208,7 @@ WRONG = {
     ),
     'another prefix': (
         lambda: {f'encoder.{k}': v for k, v in tensors().items()},
-        ["behind the prefix 'encoder.'", "prefix='encoder.'"],
+        ["A network is under a prefix: give prefix='encoder.'"],
     ),
     'no backbone': (
         lambda: dict(state_dict={'head.fc.weight': torch.ones(5, 4), 'head.fc.bias': torch.ones(5)}),
