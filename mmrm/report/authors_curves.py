@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Dict, NamedTuple, Optional, Tuple, Union
 
-from .runs import RunLog, is_number
+from .runs import Metric, RunLog
 
 DATA = Path(__file__).with_suffix('.json')
 
@@ -78,8 +78,7 @@ def curves_of(config: Union[str, Path, None]) -> Optional[Curves]:
 
 def measured(run: RunLog, curves: Curves) -> Dict[int, float]:
     """What a run measured of the authors' metric, in percent, by epoch or iteration."""
-    values = {step: metrics.get(curves.key) for step, metrics in sorted(run.validations.items())}
-    return {step: value * curves.factor for step, value in values.items() if is_number(value)}
+    return run.values(Metric(curves.name, curves.key, curves.factor))
 
 
 class Comparison(NamedTuple):

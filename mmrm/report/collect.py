@@ -11,7 +11,7 @@ import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from ..engine.metrics import IOU_OF_CLASS
 from ..utils.config import datasets, type_name
@@ -19,7 +19,7 @@ from ..utils.errors import UserError, UserFileError
 from ..utils.files import RUN_LOCK, lock_holder
 from ..utils.paths import show_path
 from .configs import Base, find_base
-from .runs import RunLog, config_files, find_runs, is_number, log_of, read_run, sessions
+from .runs import Metric, RunLog, config_files, find_runs, is_number, log_of, read_run, sessions
 
 MOST_RUNS = 200  # in one page
 POINTS = 500  # of a curve; a longer one is thinned
@@ -57,39 +57,14 @@ COCO_WORDS = {'bbox_mAP': 'box AP', 'segm_mAP': 'mask AP', '_50': ' at IoU 0.5',
 COCO_SIZES = {'_s': ', small', '_m': ', medium', '_l': ', large'}
 
 
-class Measure(NamedTuple):
-    """How a metric of the log is shown.
-
-    Args:
-        key (str): Its name in the log.
-        label (str): What to call it.
-        factor (float): What a logged value is multiplied with.
-        lower (bool): Whether less is better.
-        digits (int): After the point.
-    """
-
-    key: str
-    label: str
-    factor: float = 1.0
-    lower: bool = False
-    digits: int = 2
-
-    def shown(self, metrics: dict) -> Optional[float]:
-        """The value in a record of the log as it is shown; None if it is missing, NaN, or COCO's -1 for no object."""
-        value = metrics.get(self.key)
-        if type(value) not in (int, float) or not math.isfinite(value) or (value < 0 and self.key.startswith('coco/')):
-            return None
-        return value * self.factor
-
-
-def measure_of(key: str) -> Measure:
+def measure_of(key: str) -> Metric:
     """How to show a key of the log; COCO's AP in percent, as everybody writes it."""
     if key.startswith('coco/') and ('mAP' in key or key.endswith(AP_OF_CLASS)):
         name = key[len('coco/') :]
         for short, long in COCO_WORDS.items():
             name = name.replace(short, long)
-        return Measure(key, f'{name[:-2]}{COCO_SIZES.get(name[-2:], name[-2:])} (%)', 100, digits=1)
-    return Measure(key, LABELS.get(key, key), lower='loss' in key)
+        return Metric(f'{name[:-2]}{COCO_SIZES.get(name[-2:], name[-2:])} (%)', key, 100, decimals=1)
+    return Metric(LABELS.get(key, key), key, lower='loss' in key)
 
 
 @dataclass
@@ -99,7 +74,7 @@ class Run:
     Args:
         log (RunLog): What it measured.
         task (str): 'Classification, RMCIFAR10' ... Only runs of one task are compared.
-        measure (Measure, optional): Its main result, None if it was never validated.
+        measure (Metric, optional): Its main result, None if it was never validated.
         updated (float): When its log last grew, in seconds since the epoch.
         environment (dict[str, str]): What mmengine wrote at the head of the text log.
         base (Base, optional): The shipped config that it is a run of.
@@ -112,7 +87,7 @@ class Run:
 
     log: RunLog
     task: str
-    measure: Optional[Measure]
+    measure: Optional[Metric]
     updated: float
     environment: Dict[str, str]
     base: Optional[Base]
@@ -121,7 +96,6 @@ class Run:
     notes: List[str] = field(default_factory=list)
     name: str = ''
     group: str = ''
-    _values: Dict[str, Dict[int, float]] = field(default_factory=dict, repr=False)
 
     @property
     def status(self) -> str:
@@ -166,21 +140,6 @@ class Run:
             return None
         remaining = (total - max(self.log.iterations, default=0)) * self.pace
         return max(remaining - (time.time() - self.updated), 0.0)
-
-    def values(self, measure: Optional[Measure] = None) -> Dict[int, float]:
-        """Its results by the epoch (or iteration) of the validation, as they are shown."""
-        measure = measure or self.measure
-        if measure is None:
-            return {}
-        if measure.key not in self._values:
-            shown = {step: measure.shown(metrics) for step, metrics in sorted(self.log.validations.items())}
-            self._values[measure.key] = {step: value for step, value in shown.items() if value is not None}
-        return self._values[measure.key]
-
-    def best_step(self, measure: Optional[Measure] = None) -> Optional[int]:
-        """The first step with the best result."""
-        values, lower = self.values(measure), (measure or self.measure or Measure('', '')).lower
-        return (min if lower else max)(values, key=lambda step: values[step], default=None)
 
 
 @dataclass
@@ -264,8 +223,7 @@ def _updated(folder: Path) -> float:
 
 def _name(runs: List[Run]) -> None:
     """Name the runs of a task and groups by the parts of paths that differ, a single one by its last two."""
-    owners = {run.log.folder: _without_seed(run.log.folder) for run in runs}
-    parts = {owner: Path(os.path.abspath(owner)).parts for owner in owners.values()}
+    parts = {run.log.owner: Path(os.path.abspath(run.log.owner)).parts for run in runs}
     if len(parts) == 1:
         names = {owner: '/'.join(each[-2:]) for owner, each in parts.items()}
     else:
@@ -273,13 +231,8 @@ def _name(runs: List[Run]) -> None:
         after = _shared(each[before + 1 :][::-1] for each in parts.values())
         names = {owner: '/'.join(each[before : len(each) - after]) for owner, each in parts.items()}
     for run in runs:
-        owner = owners[run.log.folder]
-        run.group = names[owner]
-        run.name = run.group if owner == run.log.folder else f'{run.group}/{run.log.folder.name}'
-
-
-def _without_seed(folder: Path) -> Path:
-    return folder.parent if re.fullmatch(r'seed\d+', folder.name) else folder
+        run.group = names[run.log.owner]
+        run.name = run.group if run.log.owner == run.log.folder else f'{run.group}/{run.log.folder.name}'
 
 
 def _shared(paths: Iterable[Sequence[str]]) -> int:
@@ -297,7 +250,7 @@ def _read(folder: Path) -> Run:
     grew = max(updated, text.stat().st_mtime if text else 0)
     running = bool((folder / RUN_LOCK).exists() and lock_holder(folder / RUN_LOCK)) or time.time() - grew < QUIET
     config = next(iter(config_files(folder, found[-1])), None)
-    run = Run(log, task, measure, updated, read_environment(text), find_base(folder, log.settings), config, running)
+    run = Run(log, task, measure, updated, read_environment(text), find_base(log), config, running)
     if log.settings is None:
         run.notes.append('no config in its folder: its length, seed and settings are not known')
     if measure is None:
@@ -310,7 +263,7 @@ def _read(folder: Path) -> Run:
     return run
 
 
-def _task(log: RunLog) -> Tuple[str, Optional[Measure]]:
+def _task(log: RunLog) -> Tuple[str, Optional[Metric]]:
     """The task with its data, and the main result."""
     keys = list(dict.fromkeys(key for metrics in log.validations.values() for key in metrics))
     scope = (log.settings or {}).get('default_scope')
@@ -321,10 +274,10 @@ def _task(log: RunLog) -> Tuple[str, Optional[Measure]]:
     ]
     task = found[0] if len(found) == 1 else 'Other'
     rest = [key for key in keys if key not in NO_METRIC and not class_of(key)]
-    main = next((key for key in (*MAIN_METRICS, *rest) if log.last(key) is not None), None)
+    main = next((metric for metric in map(measure_of, (*MAIN_METRICS, *rest)) if log.values(metric)), None)
     trained = ((log.settings or {}).get('train_dataloader') or {}).get('dataset') or {}
     data = next((type_name(each) for each, _ in datasets(trained)), '')
-    return f'{task}, {data}' if data else task, measure_of(main) if main else None
+    return f'{task}, {data}' if data else task, main
 
 
 def class_of(key: str) -> Optional[str]:

@@ -1,25 +1,69 @@
 """Groups of runs against each other: differences with intervals, results by class and size, the paper's tables."""
 
 import statistics
-from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..utils.errors import UserFileError
 from . import tables
-from .collect import Measure, Run, class_of, measure_of
-from .configs import sweep_of
+from .authors_curves import Comparison, curves_of, last_comparison
+from .collect import Run, class_of, measure_of
+from .configs import Published, published_numbers, sweep_of
 from .intervals import Difference, difference, welch_difference
 from .published import TABLES, Table
-from .runs import RunLog
+from .runs import Metric, RunLog
 
 SIZES = ('coco/{}_mAP', 'coco/{}_mAP_50', 'coco/{}_mAP_75', 'coco/{}_mAP_s', 'coco/{}_mAP_m', 'coco/{}_mAP_l')
+
+
+class Result(NamedTuple):
+    """What a run reached in the main metric of its task.
+
+    Args:
+        run (Run): The run.
+        values (dict[int, float]): Its results by step, ascending, as they are shown.
+        best_step (int, optional): The first step with the best one; None if it was never validated.
+        paper (Published, optional): The paper's number.
+        authors (Comparison, optional): The authors' range at the same step.
+    """
+
+    run: Run
+    values: Dict[int, float]
+    best_step: Optional[int]
+    paper: Optional[Published]
+    authors: Optional[Comparison]
+
+    @property
+    def best(self) -> Optional[float]:
+        return self.values.get(self.best_step)
+
+    @property
+    def last_step(self) -> Optional[int]:
+        return max(self.values, default=None)
+
+    @property
+    def last(self) -> Optional[float]:
+        return self.values.get(self.last_step)
+
+    @property
+    def to_paper(self) -> Optional[float]:
+        """The difference to the paper's number, of the best or the last result as there."""
+        if self.paper is None or not self.values:
+            return None
+        return (self.best if self.paper.reported == 'best' else self.last) - self.paper.value
+
+
+def result_of(run: Run, measure: Optional[Metric]) -> Result:
+    """The results of a run in a metric; without values where the task has none yet."""
+    values = run.log.values(measure) if measure else {}
+    config = run.base.config if run.base else None
+    paper = published_numbers().get((config, measure.key)) if measure else None
+    best_step = measure.best_step(values) if measure else None
+    return Result(run, values, best_step, paper, last_comparison(run.log, curves_of(config)))
 
 
 class Compared(NamedTuple):
     """A group against the reference.
 
     Args:
-        group (str): Its name.
         step (int): The last step that all runs of both have measured.
         value (float): Its mean there.
         other (float): The reference's mean there.
@@ -28,7 +72,6 @@ class Compared(NamedTuple):
         best (float): The difference of the means of the best results so far.
     """
 
-    group: str
     step: int
     value: float
     other: float
@@ -37,28 +80,16 @@ class Compared(NamedTuple):
     best: float
 
 
-def compare(groups: Dict[str, List[Run]], reference: str, measure: Measure) -> Tuple[List[Compared], List[str]]:
-    """Every other group against ``reference``, and what could not be compared, a line each."""
-    found, left_out = [], []
-    for name, runs in groups.items():
-        if name == reference:
-            continue
-        result = _compare(name, runs, groups[reference], measure)
-        if result is None:
-            left_out.append(f'{name}: no {measure.label} at a step that {reference} has measured, too')
-        else:
-            found.append(result)
-    return found, left_out
-
-
-def _compare(name: str, runs: List[Run], others: List[Run], measure: Measure) -> Optional[Compared]:
-    mine, theirs = ([run for run in each if run.values(measure)] for each in (runs, others))
-    step = last_common_step([*mine, *theirs], measure)
-    if not mine or not theirs or step is None:
+def compare(results: Sequence[Result], others: Sequence[Result]) -> Optional[Compared]:
+    """A group against the reference, ``others``; None if there is no step that both have measured."""
+    mine, theirs = ([each for each in group if each.values] for group in (results, others))
+    common = set.intersection(*(set(each.values) for each in (*mine, *theirs))) if mine and theirs else set()
+    if not common:
         return None
-    a, b = ([run.values(measure)[step] for run in each] for each in (mine, theirs))
+    step = max(common)
+    a, b = ([each.values[step] for each in group] for group in (mine, theirs))
     seeds, other_seeds = (
-        {run.seed: run.values(measure)[step] for run in each if run.seed is not None} for each in (mine, theirs)
+        {each.run.seed: each.values[step] for each in group if each.run.seed is not None} for group in (mine, theirs)
     )
     paired = len(set(seeds) & set(other_seeds))
     if paired and len(seeds) == len(mine) and len(other_seeds) == len(theirs) and (paired > 1 or len(a) == len(b) == 1):
@@ -67,16 +98,8 @@ def _compare(name: str, runs: List[Run], others: List[Run], measure: Measure) ->
     else:
         shown = welch_difference(a, b)
         how = f'seeds differ, {"one run each" if len(a) == len(b) == 1 else f"{len(a)} and {len(b)} runs"}'
-    best, other = (
-        statistics.fmean(run.values(measure)[run.best_step(measure)] for run in each) for each in (mine, theirs)
-    )
-    return Compared(name, step, statistics.fmean(a), statistics.fmean(b), shown, how, best - other)
-
-
-def last_common_step(runs: Sequence[Run], measure: Measure) -> Optional[int]:
-    """The last step at which all runs were validated."""
-    steps = [set(run.values(measure)) for run in runs]
-    return max(set.intersection(*steps), default=None) if steps else None
+    best, other = (statistics.fmean(each.best for each in group) for group in (mine, theirs))
+    return Compared(step, statistics.fmean(a), statistics.fmean(b), shown, how, best - other)
 
 
 # ---------------------------------------------------------------------------------------------------- by class and size
@@ -93,33 +116,28 @@ class Breakdown(NamedTuple):
 
 def breakdowns(groups: Dict[str, List[Run]]) -> List[Breakdown]:
     """AP by size, AP by class and IoU by class at the last validation, the mean over a group's runs."""
-    runs = [run for each in groups.values() for run in each]
-    last = [list(run.log.validations.values())[-1] for run in runs if run.log.validations]
-    keys = dict.fromkeys(key for metrics in last for key in metrics)
-    by_class = {key: class_of(key) for key in keys if class_of(key)}
+    last = [[list(run.log.validations.values())[-1] for run in each if run.log.validations] for each in groups.values()]
+    keys = dict.fromkeys(key for records in last for record in records for key in record)
+    by_class = [key for key in keys if class_of(key)]
     # mmdet logs one AP by class: that of the masks where there are some.
     kind = 'mask' if 'coco/segm_mAP' in keys else 'box'
     found = []
-    for title, header, names in (
-        *(
-            (f'{what} AP by overlap and size', 'measure', {key: measure_of(key).label for key in chosen})
-            for what, chosen in (
-                ('box', [k.format('bbox') for k in SIZES]),
-                ('mask', [k.format('segm') for k in SIZES]),
-            )
-        ),
-        (f'{kind} AP by class', 'class', {key: name for key, name in by_class.items() if key.startswith('coco/')}),
-        ('IoU by class', 'class', {key: name for key, name in by_class.items() if not key.startswith('coco/')}),
+    for title, header, chosen in (
+        ('box AP by overlap and size', 'measure', [key.format('bbox') for key in SIZES]),
+        ('mask AP by overlap and size', 'measure', [key.format('segm') for key in SIZES]),
+        (f'{kind} AP by class', 'class', [key for key in by_class if key.startswith('coco/')]),
+        ('IoU by class', 'class', [key for key in by_class if not key.startswith('coco/')]),
     ):
-        rows = [(name, [_last(each, key) for each in groups.values()]) for key, name in names.items()]
+        metrics = [measure_of(key) for key in chosen]
+        rows = [(class_of(each.key) or each.header, [_mean(records, each) for records in last]) for each in metrics]
         rows = [row for row in rows if any(value is not None for value in row[1])]
         if rows:
             found.append(Breakdown(title, header, sorted(rows, key=_order) if header == 'class' else rows))
     return found
 
 
-def _last(runs: List[Run], key: str) -> Optional[float]:
-    values = [list(run.values(measure_of(key)).values())[-1] for run in runs if run.values(measure_of(key))]
+def _mean(records: List[dict], metric: Metric) -> Optional[float]:
+    values = [value for value in map(metric.shown, records) if value is not None]
     return statistics.fmean(values) if values else None
 
 
@@ -134,19 +152,12 @@ def _order(row: Tuple[str, List[Optional[float]]]) -> float:
 # -------------------------------------------------------------------------------------------------------------- tables
 def paper_tables(runs: Sequence[Run]) -> List[Tuple[str, Table, List[tables.Filled]]]:
     """The paper's tables that some of the runs stand in, filled with them alone."""
-    given: Dict[object, List[Path]] = {}
+    given: Dict[object, List[RunLog]] = {}
     for run in runs:
         key = sweep_of(run.log.folder) or (run.base.config if run.base else None)
-        given.setdefault(key, []).append(run.log.folder)
-    known = {run.log.folder: run.log for run in runs}
-
-    def read(folder: Path) -> RunLog:
-        if folder not in known:
-            raise UserFileError(f'{folder} is not a run of this page.')
-        return known[folder]
-
+        given.setdefault(key, []).append(run.log)
     return [
-        (name, table, tables.fill(table, Path('no-other-runs-than-those-given'), given, read))
+        (name, table, tables.fill(table, 'no-other-runs-than-those-given', given))
         for name, table in TABLES.items()
         if any(key in given for row in table.rows for key in (*row.configs, row.sweep) if key)
     ]

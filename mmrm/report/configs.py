@@ -7,6 +7,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from ..utils.paths import shipped
 from ..utils.settings import Difference, differences, result_settings
 from .published import METRICS, SETTINGS, SWEEPS, TABLES
+from .runs import RunLog
 
 # Of a run, not of its recipe.
 NO_RECIPE = ('work_dir', 'launcher', 'resume', 'load_from', 'randomness', 'log_level', 'visualizer', 'vis_backends')
@@ -53,18 +54,17 @@ def differences_to(wanted: dict, settings: dict) -> List[Difference]:
     return differences(*(result_settings(each, length=True, weights=True) for each in (wanted, settings)))
 
 
-def find_base(folder: Path, settings: Optional[dict]) -> Optional[Base]:
+def find_base(run: RunLog) -> Optional[Base]:
     """The shipped config that a run is of: by its folder, else by the name of the config in it and its settings."""
-    owner = folder.parent if folder.name.startswith('seed') else folder
-    named = f'configs/{owner.parent.name}/{owner.name}.py'
-    stems = {owner.name, *(path.stem for path in folder.glob('*.py'))}
+    named = f'configs/{run.owner.parent.name}/{run.owner.name}.py'
+    stems = {run.owner.name, *(path.stem for path in run.folder.glob('*.py'))}
     best: Optional[Base] = None
     for config in shipped_configs():
         if Path(config).stem not in stems:
             continue
         wanted = read_shipped(config)
-        known = wanted is not None and settings is not None
-        found = Base(config, differences_to(wanted, settings) if known else [])
+        known = wanted is not None and run.settings is not None
+        found = Base(config, differences_to(wanted, run.settings) if known else [])
         if config == named:
             return found
         fits = known and len(found.differences) <= MOST_DIFFERENT

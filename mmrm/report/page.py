@@ -13,8 +13,8 @@ from ..utils.files import check_out, write_text
 from ..utils.paths import show_path
 from ..version import __version__
 from . import compare, configs, tables
-from .authors_curves import curves_of, last_comparison
-from .collect import FEW_POINTS, MANY_RUNS, POINTS, Collected, Measure, Run, collect, curves, measure_of
+from .authors_curves import curves_of
+from .collect import FEW_POINTS, MANY_RUNS, POINTS, Collected, Run, collect, curves, measure_of
 
 FOLDER = Path(__file__).resolve().parent
 MARK = '<meta name="generator" content="mmrm report'  # by which a page of ours is known
@@ -183,6 +183,7 @@ def _task(identity: str, name: str, groups: Dict[str, List[Run]]) -> dict:
     """What the templates and the charts show of a task."""
     runs = [run for each in groups.values() for run in each]
     measure = next((run.measure for run in runs if run.measure), None)
+    results = {group: [compare.result_of(run, measure) for run in members] for group, members in groups.items()}
     return dict(
         id=identity,
         name=name,
@@ -192,14 +193,14 @@ def _task(identity: str, name: str, groups: Dict[str, List[Run]]) -> dict:
             dict(
                 name=group,
                 colour=colour,
-                results=[_result(run, measure) for run in members],
-                mean=_mean(members, measure),
+                results=results[group],
+                mean=_mean(results[group]),
                 environments=_environments(members),
                 config=_config(members),
             )
             for (group, members), colour in zip(groups.items(), choose_colours(list(groups)))
         ],
-        references=_references(groups, measure),
+        references=_references(results),
         breakdowns=compare.breakdowns(groups),
         runs=runs,
         curves=[curves(run, POINTS if len(runs) <= MANY_RUNS else FEW_POINTS) for run in runs],
@@ -218,34 +219,15 @@ def choose_colours(names: Sequence[str]) -> List[Tuple[str, str]]:
     return [each or next(free) for each in chosen]
 
 
-def _result(run: Run, measure: Optional[Measure]) -> dict:
-    """The results of a run, the paper's number and the authors' range."""
-    values = run.values(measure)
-    best, last = (run.best_step(measure), max(values)) if values else (None, None)
-    config = run.base.config if run.base else None
-    paper = configs.published_numbers().get((config, measure.key)) if measure else None
-    reached = values.get(best if paper and paper.reported == 'best' else last)
-    return dict(
-        run=run,
-        best=values.get(best),
-        best_step=best,
-        last=values.get(last),
-        last_step=last,
-        paper=paper,
-        to_paper=reached - paper.value if paper and reached is not None else None,
-        authors=last_comparison(run.log, curves_of(config)),
-    )
-
-
-def _mean(runs: List[Run], measure: Optional[Measure]) -> Optional[dict]:
+def _mean(results: List[compare.Result]) -> Optional[dict]:
     """Mean and deviation over seeds of best and last; None of a single run."""
-    values = [(run.values(measure), run.best_step(measure)) for run in runs if run.values(measure)]
-    if len(runs) < 2 or not values:
+    measured = [each for each in results if each.values]
+    if len(results) < 2 or not measured:
         return None
     return dict(
-        best=tables.Stat.of([each[step] for each, step in values]),
-        last=tables.Stat.of([each[max(each)] for each, _ in values]),
-        equally_far=len({max(each) for each, _ in values}) == 1,
+        best=tables.Stat.of([each.best for each in measured]),
+        last=tables.Stat.of([each.last for each in measured]),
+        equally_far=len({each.last_step for each in measured}) == 1,
     )
 
 
@@ -278,15 +260,15 @@ def _config(runs: List[Run]) -> dict:
     )
 
 
-def _references(groups: Dict[str, List[Run]], measure: Optional[Measure]) -> List[dict]:
+def _references(groups: Dict[str, List[compare.Result]]) -> List[dict]:
     """The comparison with each group as the reference, the baseline first."""
-    if measure is None or len(groups) < 2:
+    if len(groups) < 2 or not any(result.values for each in groups.values() for result in each):
         return []
     found = []
     for name in sorted(groups, key=lambda name: 'baseline' not in name.split('/'))[:MOST_REFERENCES]:
-        rows, left_out = compare.compare(groups, name, measure)
-        bounds = [abs(each) for row in rows for each in row.difference[:3] if each is not None]
-        found.append(dict(name=name, rows=rows, left_out=left_out, reach=max(bounds, default=1.0) * 1.08 or 1.0))
+        rows = {other: compare.compare(groups[other], groups[name]) for other in groups if other != name}
+        bounds = [abs(each) for row in rows.values() if row for each in row.difference[:3] if each is not None]
+        found.append(dict(name=name, rows=rows, reach=max(bounds, default=1.0) * 1.08 or 1.0))
     return found
 
 
@@ -331,7 +313,7 @@ def _charts(task: dict) -> List[dict]:
         found += [(_section(part, key), key not in (main, 'loss'), part, key) for key in keys if key not in NOT_DRAWN]
     charts = []
     for section, _, part, key in sorted(found, key=lambda each: (SECTIONS.index(each[0]), each[1]))[:MOST_CHARTS]:
-        chart = dict(section=section, part=part, keys=[key], title=measure_of(key).label)
+        chart = dict(section=section, part=part, keys=[key], title=measure_of(key).header)
         if key == 'rm_kl' and any('rm_kl_blind' in drawn['train']['keys'] for drawn in task['curves']):
             chart.update(keys=[key, 'rm_kl_blind'], title=f'{chart["title"]}, dotted: its bound without the region')
         if key == main:
@@ -353,7 +335,7 @@ def _reference_lines(task: dict) -> dict:
     papers, authors = [], {}
     far = 1.25 * max((step for run in task['runs'] for step in run.log.validations), default=0)
     for index, group in enumerate(task['groups']):
-        paper = next((result['paper'] for result in group['results'] if result['paper']), None)
+        paper = next((result.paper for result in group['results'] if result.paper), None)
         if paper:
             papers.append(dict(group=index, value=round(paper.value, 4)))
     for config in dict.fromkeys(run.base.config for run in task['runs'] if run.base):

@@ -9,31 +9,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-
-class Metric(NamedTuple):
-    """What a column shows and where it comes from.
-
-    Args:
-        header (str): The paper's name of it.
-        key (str): Its name in mmengine's logs (or in the results of tools/analysis/efficiency.py).
-        factor (float): ``offset + factor * logged`` is what the paper shows.
-        offset (float): See ``factor``.
-        decimals (int): Digits after the point in the paper.
-        lower (bool): Whether less is better.
-        source (str): 'validation' and 'training' records of the log, or 'efficiency'.
-    """
-
-    header: str
-    key: str
-    factor: float = 1.0
-    offset: float = 0.0
-    decimals: int = 2
-    lower: bool = False
-    source: str = 'validation'
-
-    def shown(self, logged: float) -> float:
-        """A logged number as the paper shows it."""
-        return self.offset + self.factor * logged
+from .runs import Metric
 
 
 class Row(NamedTuple):

@@ -14,6 +14,41 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from ..utils.errors import UserFileError
 
+SEED = re.compile(r'seed(\d+)')
+
+
+class Metric(NamedTuple):
+    """A number of the log and how it is shown.
+
+    Args:
+        header (str): What to call it; in the paper's tables, its name there.
+        key (str): Its name in mmengine's logs (or in the results of tools/analysis/efficiency.py).
+        factor (float): ``offset + factor * logged`` is what is shown.
+        offset (float): See ``factor``.
+        decimals (int): Digits after the point.
+        lower (bool): Whether less is better.
+        source (str): 'validation' and 'training' records of the log, or 'efficiency'.
+    """
+
+    header: str
+    key: str
+    factor: float = 1.0
+    offset: float = 0.0
+    decimals: int = 2
+    lower: bool = False
+    source: str = 'validation'
+
+    def shown(self, record: dict) -> Optional[float]:
+        """The number of a record as it is shown; None if it is missing, NaN, or COCO's -1 for no object."""
+        logged = record.get(self.key)
+        if not is_number(logged) or (logged < 0 and self.key.startswith('coco/')):
+            return None
+        return self.offset + self.factor * logged
+
+    def best_step(self, values: Dict[int, float]) -> Optional[int]:
+        """The first step with the best of some values, as they are shown."""
+        return (min if self.lower else max)(values, key=lambda step: values[step], default=None)
+
 
 @dataclass
 class RunLog:
@@ -54,9 +89,14 @@ class RunLog:
         return f'{self.trained} of {"?" if self.length is None else self.length} {self.unit}'
 
     @property
+    def owner(self) -> Path:
+        """Its folder, or, of a run in ``seed<N>``, the one that holds the seeds."""
+        return self.folder.parent if SEED.fullmatch(self.folder.name) else self.folder
+
+    @property
     def seed(self) -> Optional[int]:
         """The seed that its folder or its config names."""
-        named = re.fullmatch(r'seed(\d+)', self.folder.name)
+        named = SEED.fullmatch(self.folder.name)
         if named:
             return int(named[1])
         seed = ((self.settings or {}).get('randomness') or {}).get('seed')
@@ -67,17 +107,10 @@ class RunLog:
         """What the names of its checkpoints count if they count as its validations do: 'epoch' or 'iter'."""
         return 'epoch' if self.unit == 'epochs' else 'iter'
 
-    def last(self, key: str) -> Optional[int]:
-        """The last step at which ``key`` was measured."""
-        return max(self._measured(key), default=None)
-
-    def best(self, key: str, lower: bool = False) -> Optional[int]:
-        """The first step at which ``key`` was best."""
-        measured = self._measured(key)
-        return min(measured, key=lambda step: (measured[step] if lower else -measured[step], step), default=None)
-
-    def _measured(self, key: str) -> Dict[int, float]:
-        return {step: metrics[key] for step, metrics in self.validations.items() if is_number(metrics.get(key))}
+    def values(self, metric: Metric) -> Dict[int, float]:
+        """A metric as it is shown, by the epoch (or iteration) of the validation, ascending."""
+        shown = {step: metric.shown(metrics) for step, metrics in sorted(self.validations.items())}
+        return {step: value for step, value in shown.items() if value is not None}
 
     def checkpoint(self, step: Optional[int], kind: str) -> Optional[Path]:
         """The file of a step: ``best_*_epoch_N.pth`` for the kind 'best', ``epoch_N.pth`` for 'last'; None if gone."""

@@ -8,15 +8,15 @@ import re
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..utils.errors import UserFileError, UserValueError
 from ..utils.paths import default_work_dir, home, shipped, show_path
 from . import grids
 from .authors_curves import comparison_text, curves_of
 from .configs import differences_to, read_shipped
-from .published import METRICS, RECIPES, TABLES, Metric, Row, Table
-from .runs import RunLog, find_runs, is_number, read_run
+from .published import METRICS, RECIPES, TABLES, Row, Table
+from .runs import Metric, RunLog, find_runs, read_run, sessions
 
 EFFICIENCY_FILE = 'efficiency.json'
 OTHER_SETTINGS = 'other settings'
@@ -88,10 +88,7 @@ class Filled:
 
 # -------------------------------------------------------------------------------------------------------------- filling
 def fill(
-    table: Table,
-    root: Union[str, Path, None] = None,
-    given: Optional[Dict[object, Sequence[Union[str, Path]]]] = None,
-    read: Callable[[Path], RunLog] = read_run,
+    table: Table, root: Union[str, Path, None] = None, given: Optional[Dict[object, List[RunLog]]] = None
 ) -> List[Filled]:
     """Look for the runs of every row of a table.
 
@@ -99,22 +96,22 @@ def fill(
         table (Table): One of :data:`mmrm.report.published.TABLES`.
         root (str | Path, optional): Folder of the runs: ``<regulariser>/<config>[/seed<N>]`` and the sweeps below
             ``sweep/``. Defaults to None, ``work_dirs`` of the project.
-        given (dict, optional): Further runs, config -> folders, e.g. ``{'configs/rm/x.py': ['elsewhere/x']}``, or
-            ``(sweep, setting, value)`` -> folders.
-        read (callable): Reads a run; raises UserFileError where there is none. Defaults to :func:`read_run`.
+        given (dict, optional): Further runs, by config, e.g. ``{'configs/rm/x.py': [read_run('elsewhere/x')]}``, or by
+            ``(sweep, setting, value)``.
 
     Returns:
         list[Filled]: In the order of the table.
     """
     root = Path(root) if root is not None else home() / 'work_dirs'
-    return [_fill_row(table, row, root, given or {}, read) for row in table.rows]
+    return [_fill_row(table, row, root, given or {}) for row in table.rows]
 
 
-def _fill_row(table: Table, row: Row, root: Path, given: dict, read: Callable[[Path], RunLog]) -> Filled:
-    config, runs, notes = _choose(_candidates(row, root, given), read)
+def _fill_row(table: Table, row: Row, root: Path, given: Dict[object, List[RunLog]]) -> Filled:
+    config, runs, notes = _choose(row, root, given)
     counted = [run for run in runs if run.finished] or runs
     first = METRICS[table.metrics[0]]
-    steps = {kind: [_step(run, first, kind) for run in counted] for kind in ('best', 'last')}
+    values = [run.values(first) for run in counted]
+    steps = dict(best=[first.best_step(each) for each in values], last=[max(each, default=None) for each in values])
     cells = []
     for metric, value in zip((METRICS[name] for name in table.metrics), row.published):
         cell = Cell(metric, value, table.reported)
@@ -142,32 +139,26 @@ def _fill_row(table: Table, row: Row, root: Path, given: dict, read: Callable[[P
     return filled
 
 
-def _candidates(row: Row, root: Path, given: dict) -> Iterable[Tuple[Optional[str], List[Path]]]:
-    """(config, folders of its runs) of a row, the preferred ones first; None is the config of a sweep's runs."""
+def _places(row: Row, root: Path) -> Iterable[Tuple[object, List[Path]]]:
+    """Where the runs of a row may be, the preferred ones first: (config or sweep, folders)."""
     for config in row.configs:
         folder = root / Path(config).parent.name / Path(config).stem
-        yield config, [folder, *_seeds(folder), *map(Path, given.get(config, ()))]
+        yield config, [folder, *_seeds(folder)]
     if row.sweep:
-        yield None, [*_seeds(root.joinpath('sweep', *row.sweep)), *map(Path, given.get(row.sweep, ()))]
+        yield row.sweep, _seeds(root.joinpath('sweep', *row.sweep))
 
 
 def _seeds(folder: Path) -> List[Path]:
     return sorted(folder.glob('seed*'), key=lambda path: int(re.sub(r'\D', '', path.name) or 0))
 
 
-def _choose(
-    candidates: Iterable[Tuple[Optional[str], List[Path]]], read: Callable[[Path], RunLog]
-) -> Tuple[Optional[str], List[RunLog], List[str]]:
-    """The candidate with most finished runs, the first of equals, and what was left out of it."""
+def _choose(row: Row, root: Path, given: Dict[object, List[RunLog]]) -> Tuple[Optional[str], List[RunLog], List[str]]:
+    """The config (None: the sweep) with most finished runs, the first of equals, its runs, and what was left out."""
     chosen, best = (None, [], []), (0, 0)
-    for config, folders in candidates:
+    for source, folders in _places(row, root):
         notes: List[str] = []
         by_seed: Dict[object, RunLog] = {}
-        for folder in folders:
-            try:
-                run = read(folder)
-            except UserFileError:
-                continue
+        for run in (*(read_run(folder) for folder in folders if sessions(folder)), *given.get(source, ())):
             seed = run.folder if run.seed is None else run.seed
             rival = by_seed.get(seed)
             if rival is not None:
@@ -176,6 +167,7 @@ def _choose(
             by_seed[seed] = run
         score = (sum(run.finished for run in by_seed.values()), len(by_seed))
         if score > best:
+            config = None if source == row.sweep else source
             chosen, best = (config, list(by_seed.values()), notes), score
     return chosen
 
@@ -188,13 +180,8 @@ def _state(runs: List[RunLog]) -> str:
     return {0: 'missing', 1: 'finished'}.get(finished, f'{finished} runs finished')
 
 
-def _step(run: RunLog, metric: Metric, kind: str) -> Optional[int]:
-    # Of the logged number: an error is best where the accuracy is highest.
-    return run.best(metric.key, lower=metric.lower == (metric.factor > 0)) if kind == 'best' else run.last(metric.key)
-
-
 def _stat(metric: Metric, records: List[dict]) -> Optional[Stat]:
-    values = [metric.shown(record[metric.key]) for record in records if is_number(record.get(metric.key))]
+    values = [value for value in map(metric.shown, records) if value is not None]
     return Stat.of(values) if values else None
 
 
@@ -286,7 +273,7 @@ def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
             raise UserFileError(f'{root} {what}. Give the folder of your runs: --work-dir PATH')
         return [f'{show_path(root)} {what}: every cell is missing.']
     rows = [row for table in TABLES.values() for row in table.rows]
-    known = {path for row in rows for _, folders in _candidates(row, root, {}) for path in folders}
+    known = {path for row in rows for _, folders in _places(row, root) for path in folders}
     studies = {(name,) for name in STUDIES}
     unknown = [each for each in found if each not in known and each.relative_to(root).parts[:1] not in studies]
     if not unknown:
@@ -306,10 +293,10 @@ def choose_tables(names: Sequence[str]) -> List[str]:
     return list(dict.fromkeys(names)) or list(TABLES)
 
 
-def parse_given(pairs: Sequence[str]) -> Dict[str, List[Path]]:
+def parse_given(pairs: Sequence[str]) -> Dict[str, List[RunLog]]:
     """``CONFIG=FOLDER`` pairs of the command line as :func:`fill` takes them; raises for any other text."""
     known = {config for table in TABLES.values() for row in table.rows for config in row.configs}
-    given: Dict[str, List[Path]] = {}
+    given: Dict[str, List[RunLog]] = {}
     for pair in pairs:
         config, _, folder = pair.partition('=')
         config = next((each for each in known if each in (config, f'configs/{config}', f'{config}.py')), config)
@@ -318,8 +305,7 @@ def parse_given(pairs: Sequence[str]) -> Dict[str, List[Path]]:
                 f'--run {pair}: CONFIG=FOLDER is allowed, with a config that is in one of the tables '
                 '(configs/<regulariser>/<name>.py).'
             )
-        read_run(folder)  # raises if there is no log
-        given.setdefault(config, []).append(Path(folder))
+        given.setdefault(config, []).append(read_run(folder))
     return given
 
 

@@ -117,9 +117,10 @@ def test_runs_of_different_tasks_stand_apart(tmp_path):
 # ------------------------------------------------------------------------------------------------------- comparisons
 def compared(tmp_path):
     groups = next(iter(collect([tmp_path]).tasks().values()))
-    (row,), left_out = compare.compare(groups, 'baseline', groups['rm'][0].measure)
-    assert not left_out
-    return row
+    mine, theirs = (
+        [compare.result_of(run, groups['rm'][0].measure) for run in groups[name]] for name in ('rm', 'baseline')
+    )
+    return compare.compare(mine, theirs)
 
 
 @pytest.mark.parametrize('paired', [True, False])

@@ -3,6 +3,7 @@
 import pytest
 from run_logs import epochs, settings, write_run, write_session
 
+from mmrm.report.published import METRICS
 from mmrm.report.runs import find_runs, read_run
 
 
@@ -40,8 +41,10 @@ def test_an_interrupted_iteration_based_run_counts_iterations(tmp_path):
 def test_best_last_memory_and_hours(tmp_path):
     write_run(tmp_path, [10.0, 30.0, float('nan'), 30.0, 20.0], memory=5887)
     run = read_run(tmp_path)
-    assert (run.best('accuracy/top1'), run.last('accuracy/top1')) == (2, 5), 'the first of equals'
-    assert run.best('no/such') is None
+    values = run.values(METRICS['top1'])
+    assert values == {1: 90.0, 2: 70.0, 4: 70.0, 5: 80.0}, 'errors, as the paper shows them'
+    assert METRICS['top1'].best_step(values) == 2, 'the first of equals'
+    assert run.values(METRICS['miou']) == {} and METRICS['miou'].best_step({}) is None
     assert run.training == dict(memory=5887, hours=pytest.approx(50 * 0.5 / 3600))  # 50 iterations of half a second
 
 
@@ -79,4 +82,5 @@ def test_a_real_run_that_was_stopped_and_resumed(tmp_path):
     assert {epoch: metrics['accuracy/top1'] for epoch, metrics in run.validations.items()} == measured
     assert list(measured) == [1, 2] and run.finished and run.seed == 0
     assert run.checkpoint(2, 'last').name == 'epoch_2.pth'
-    assert run.checkpoint(run.best('accuracy/top1'), 'best').name.startswith('best_accuracy_top1_epoch_')
+    best = METRICS['top1'].best_step(run.values(METRICS['top1']))
+    assert run.checkpoint(best, 'best').name.startswith('best_accuracy_top1_epoch_')

@@ -33,8 +33,7 @@ def read(folder: Path, config: Optional[str] = None) -> Tuple[RunLog, Curves]:
         UserValueError: If the authors have no log of that config.
     """
     run = read_run(folder)
-    owner = run.folder.parent if run.folder.name.startswith('seed') else run.folder
-    curves = curves_of(config or f'{owner.parent.name}/{owner.name}.py')
+    curves = curves_of(config or f'{run.owner.parent.name}/{run.owner.name}.py')
     if curves is None:
         known = ', '.join(f'configs/{name}.py' for name in sorted(all_curves()))
         asked = f'config {config}' if config else f'the folder {show_path(run.folder)}'

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs 
 
 from mmrm.cli.options import Parser
 from mmrm.report import grids
-from mmrm.report.published import CHOSEN, CURVES
+from mmrm.report.published import CHOSEN, CURVES, METRICS
 from mmrm.report.runs import RunLog, read_run
 from mmrm.utils import figures
 from mmrm.utils.errors import UserFileError, UserValueError, cli
@@ -85,9 +85,9 @@ def _point(folder: Path, kind: str) -> Optional[Point]:
             run = read_run(seed)
         except UserFileError:
             continue
-        step = run.best('accuracy/top1') if kind == 'best' else run.last('accuracy/top1')
-        if step is not None:
-            errors.append((run, 100 - run.validations[step]['accuracy/top1']))
+        values = list(run.values(METRICS['top1']).values())
+        if values:
+            errors.append((run, min(values) if kind == 'best' else values[-1]))
     finished = [(run, error) for run, error in errors if run.finished]
     _check_same_settings([run for run, _ in finished or errors])
     values = [error for _, error in finished or errors]
