@@ -19,7 +19,7 @@ from ..utils.errors import UserError, UserFileError
 from ..utils.files import RUN_LOCK, lock_holder
 from ..utils.paths import show_path
 from .configs import Base, find_base
-from .runs import Metric, RunLog, config_files, find_runs, is_number, log_of, read_run, sessions
+from .runs import Metric, RunLog, config_files, find_runs, is_number, read_run, sessions
 
 MOST_RUNS = 200  # in one page
 POINTS = 500  # of a curve; a longer one is thinned
@@ -75,7 +75,7 @@ class Run:
         log (RunLog): What it measured.
         task (str): 'Classification, RMCIFAR10' ... Only runs of one task are compared.
         measure (Metric, optional): Its main result, None if it was never validated.
-        updated (float): When its log last grew, in seconds since the epoch.
+        updated (float): When its logs last grew, in seconds since the epoch.
         environment (dict[str, str]): What mmengine wrote at the head of the text log.
         base (Base, optional): The shipped config that it is a run of.
         config (Path, optional): The config that it wrote down.
@@ -109,10 +109,10 @@ class Run:
         return int(named) if named.isdecimal() else None
 
     @property
-    def iterations_per_epoch(self) -> Optional[int]:
-        """The least number that agrees with all records; None of a run that counts iterations."""
+    def iterations_per_step(self) -> Optional[int]:
+        """1 of a run that counts iterations; else those of an epoch, the least number that agrees with all records."""
         if self.log.unit == 'iterations':
-            return None
+            return 1
         records = (record for record in self.log.iterations.values() if isinstance(record.get('epoch'), int))
         shares = [record['step'] / record['epoch'] for record in records if record['epoch'] > 0]
         return math.ceil(max(shares) - 1e-9) if shares else None
@@ -122,8 +122,7 @@ class Run:
         """From 0 to 1; None if its length is not known."""
         if not self.log.length:
             return None
-        last = max(self.log.iterations, default=0)
-        done = last if self.log.unit == 'iterations' else last / (self.iterations_per_epoch or math.inf)
+        done = max(self.log.iterations, default=0) / (self.iterations_per_step or math.inf)
         return min(max(done, self.log.trained) / self.log.length, 1.0)
 
     @property
@@ -135,10 +134,9 @@ class Run:
     @property
     def left(self) -> Optional[float]:
         """Seconds to the estimated end of a running run, validations not counted."""
-        total = (self.log.length or 0) * (1 if self.log.unit == 'iterations' else self.iterations_per_epoch or 0)
-        if self.status != 'running' or not total or not self.pace:
+        if self.status != 'running' or None in (self.progress, self.iterations_per_step, self.pace):
             return None
-        remaining = (total - max(self.log.iterations, default=0)) * self.pace
+        remaining = (1 - self.progress) * self.log.length * self.iterations_per_step * self.pace
         return max(remaining - (time.time() - self.updated), 0.0)
 
 
@@ -206,8 +204,7 @@ def _folders(given: List[Path]) -> Tuple[List[Path], List[str]]:
     empty = []
     for root in given:
         if not root.is_dir():
-            what = 'is a file' if root.exists() else 'does not exist'
-            raise UserFileError(f'{root} {what}: give the folder of a run, or one that holds runs.')
+            raise UserFileError(f'{root} is not an existing folder: give the folder of a run, or one that holds runs.')
         below = find_runs(root)
         for folder in below:
             found.setdefault(os.path.realpath(folder), folder)
@@ -217,8 +214,9 @@ def _folders(given: List[Path]) -> Tuple[List[Path], List[str]]:
 
 
 def _updated(folder: Path) -> float:
-    """When a run's log last grew."""
-    return max((log_of(session).stat().st_mtime for session in sessions(folder)), default=0.0)
+    """When a run's logs last grew."""
+    logs = (*folder.glob('*/vis_data/*.json'), *folder.glob('*/*.log'))
+    return max(path.stat().st_mtime for path in logs)
 
 
 def _name(runs: List[Run]) -> None:
@@ -247,10 +245,9 @@ def _read(folder: Path) -> Run:
     text = next((path for path in texts if path.is_file()), None)
     task, measure = _task(log)
     updated = _updated(folder)
-    grew = max(updated, text.stat().st_mtime if text else 0)
-    running = bool((folder / RUN_LOCK).exists() and lock_holder(folder / RUN_LOCK)) or time.time() - grew < QUIET
+    running = lock_holder(folder / RUN_LOCK) is not None or time.time() - updated < QUIET
     config = next(iter(config_files(folder, found[-1])), None)
-    run = Run(log, task, measure, updated, read_environment(text), find_base(log), config, running)
+    run = Run(log, task, measure, updated, read_environment(text) if text else {}, find_base(log), config, running)
     if log.settings is None:
         run.notes.append('no config in its folder: its length, seed and settings are not known')
     if measure is None:
@@ -289,10 +286,8 @@ def class_of(key: str) -> Optional[str]:
     return None
 
 
-def read_environment(path: Optional[Path]) -> Dict[str, str]:
+def read_environment(path: Path) -> Dict[str, str]:
     """What mmengine wrote about versions, hardware and seeds at the head of a text log."""
-    if path is None:
-        return {}
     with open(path, 'rb') as file:
         head = file.read(24576).decode(errors='replace')
     _, _, block = head.partition('System environment:')
@@ -308,8 +303,8 @@ def curves(run: Run, points: int = POINTS) -> dict:
     A curve that will have more than ``points`` records is thinned: each point is the mean of neighbours, ``low`` and
     ``high`` hold their least and greatest value.
     """
-    per_epoch = run.iterations_per_epoch or 1
-    train = [(step / per_epoch, record) for step, record in run.log.iterations.items()]
+    per_step = run.iterations_per_step or 1
+    train = [(step / per_step, record) for step, record in run.log.iterations.items()]
     val = sorted(run.log.validations.items())
     length = run.log.length or max((x for x, _ in [*train, *val]), default=1)
     return dict(
@@ -341,5 +336,4 @@ def _thin(records: Sequence[Tuple[float, dict]], length: float, points: int, wan
 
 def _short(value: float) -> float:
     """Six digits that count: more than a screen shows, half of what a float takes."""
-    short = float(f'{value:.6g}')
-    return int(short) if short == int(short) and abs(short) < 1e15 else short
+    return float(f'{value:.6g}')

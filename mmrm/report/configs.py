@@ -2,7 +2,7 @@
 
 import functools
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..utils.paths import shipped
 from ..utils.settings import Difference, differences, result_settings
@@ -99,19 +99,9 @@ def sweep_of(folder: Path) -> Optional[Tuple[str, str, str]]:
     return parts[-4:-1] if len(parts) > 5 and parts[-5] == 'sweep' and parts[-1].startswith('seed') else None
 
 
-class Setting(NamedTuple):
-    """A setting that differs: ``decisive`` if it can change the result."""
-
-    key: str
-    old: str
-    new: str
-    decisive: bool
-
-
-def settings_diff(old: dict, new: dict, decisive: List[Difference]) -> List[Setting]:
-    """Where two configs differ, the settings that decide the result first."""
+def other_settings(old: dict, new: dict, deciding: Sequence[Difference] = ()) -> List[Difference]:
+    """Where two configs differ, without the settings that decide the result, which are known already."""
     recipes = ({key: value for key, value in each.items() if key not in NO_RECIPE} for each in (old, new))
     # The preprocessor of the model counts as one beside it there.
-    deciding = tuple(key for each in decisive for key in (each.key, f'model.{each.key}'))
-    rest = [each for each in differences(*recipes) if '_scope_' not in each.key and not each.key.startswith(deciding)]
-    return [*(Setting(*each, True) for each in decisive), *(Setting(*each, False) for each in rest)]
+    known = tuple(key for each in deciding for key in (each.key, f'model.{each.key}'))
+    return [each for each in differences(*recipes) if '_scope_' not in each.key and not each.key.startswith(known)]

@@ -3,8 +3,8 @@
 import base64
 import functools
 import hashlib
-import json
 import time
+from collections import ChainMap
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
@@ -40,7 +40,6 @@ MACHINE = ('lr', 'time', 'data_time', 'memory', 'grad_norm')
 NOT_DRAWN = ('rm_kl_blind', 'base_lr')  # the first one is drawn with rm_kl
 MOST_CHARTS = 40  # of a task
 MOST_REFERENCES = 12
-MOST_CONFIG = 40000  # characters
 
 
 # ------------------------------------------------------------------------------------------------------------- building
@@ -86,7 +85,7 @@ def try_report(folder: Union[str, Path], log=print) -> Optional[Path]:
 
 def build(collected: Collected, pictures: Optional[dict] = None) -> str:
     """The page as text."""
-    tasks = [_task(f't{index}', *each) for index, each in enumerate(collected.tasks().items())]
+    tasks = [_task(f't{index}', *each, pictures or {}) for index, each in enumerate(collected.tasks().items())]
     data = dict(authors=AUTHORS_COLOUR, tasks=[_chart_data(task) for task in tasks])
     style = _asset('vendor/uplot/uPlot.min.css') + _asset('static/report.css')
     script = _asset('vendor/uplot/uPlot.iife.min.js') + '\n' + _asset('static/report.js')
@@ -108,20 +107,11 @@ def build(collected: Collected, pictures: Optional[dict] = None) -> str:
             (part['every'] for task in tasks for drawn in task['curves'] for part in drawn.values()), default=1
         ),
         tables=compare.paper_tables(collected.runs),
-        pictures=_pictures(collected, pictures or {}),
         style=style,
         script=script,
         policy=policy,
-        data=script_json(data),
+        data=data,
     )
-
-
-def script_json(data) -> str:
-    """JSON that may stand in a script element, whatever the names in it are."""
-    text = json.dumps(data, separators=(',', ':'), ensure_ascii=False, allow_nan=False)
-    for character in '<>&\u2028\u2029':
-        text = text.replace(character, f'\\u{ord(character):04x}')
-    return text
 
 
 @functools.cache
@@ -147,6 +137,7 @@ def _template():
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies['json.dumps_kwargs'] = dict(separators=(',', ':'), allow_nan=False)
     environment.filters.update(number=number, signed=signed, duration=duration, clock=clock, path=show_path)
     environment.globals.update(explain=tables.explain, recipe_lines=tables.recipe_lines)
     return environment.get_template('page.html')
@@ -179,7 +170,7 @@ def clock(seconds: float) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- what is shown
-def _task(identity: str, name: str, groups: Dict[str, List[Run]]) -> dict:
+def _task(identity: str, name: str, groups: Dict[str, List[Run]], pictures: dict) -> dict:
     """What the templates and the charts show of a task."""
     runs = [run for each in groups.values() for run in each]
     measure = next((run.measure for run in runs if run.measure), None)
@@ -202,6 +193,7 @@ def _task(identity: str, name: str, groups: Dict[str, List[Run]]) -> dict:
         ],
         references=_references(results),
         breakdowns=compare.breakdowns(groups),
+        pictures=_pictures(runs, pictures),
         runs=runs,
         curves=[curves(run, POINTS if len(runs) <= MANY_RUNS else FEW_POINTS) for run in runs],
         several_seeds=any(len(each) > 1 for each in groups.values()),
@@ -243,20 +235,15 @@ def _config(runs: List[Run]) -> dict:
     """The first run's config as a diff to the shipped one, the others as diffs to the first."""
     first, settings = runs[0], runs[0].log.settings
     shipped = configs.read_shipped(first.base.config) if first.base else None
-    known = shipped is not None and settings is not None
-    try:
-        text = first.config.read_text(errors='replace') if first.config else ''
-    except OSError:  # gone since it was read
-        text = ''
     return dict(
-        base=first.base.config if first.base else None,
-        diff=configs.settings_diff(shipped, settings, first.base.differences) if known else None,
-        others=[
-            (run.name, configs.settings_diff(settings, run.log.settings, []))
+        base=first.base,
+        rest=configs.other_settings(shipped, settings, first.base.differences) if shipped and settings else None,
+        others={
+            run.name: configs.other_settings(settings, run.log.settings)
             for run in runs[1:]
-            if settings is not None and run.log.settings is not None
-        ],
-        text=text[:MOST_CONFIG] + ('\n… cut here' if len(text) > MOST_CONFIG else ''),
+            if settings and run.log.settings
+        },
+        text=first.config.read_text(errors='replace') if first.config else '',
     )
 
 
@@ -272,19 +259,13 @@ def _references(groups: Dict[str, List[compare.Result]]) -> List[dict]:
     return found
 
 
-def _pictures(collected: Collected, pictures: dict) -> List[dict]:
-    """The pictures by task: those of each run, and what is shown side by side, key -> the item of the first run."""
-    found = []
-    for name in collected.tasks():
-        runs = [run for run in collected.runs if run.task == name and str(run.log.folder) in pictures]
-        mine = {run.name: pictures[str(run.log.folder)] for run in runs}
-        rows = {kind: {} for kind in ('maps', 'predictions')}
-        for kind, shown in rows.items():
-            for each in mine.values():
-                shown.update({key: item for key, item in each.get(kind, {}).items() if key not in shown})
-        if mine:
-            found.append(dict(name=name, runs=mine, **rows))
-    return found
+def _pictures(runs: List[Run], pictures: dict) -> Dict[str, dict]:
+    """The pictures of each run, and what is shown side by side, key -> the item of the first run that has it."""
+    drawn = {run.name: pictures[str(run.log.folder)] for run in runs if str(run.log.folder) in pictures}
+    maps, predictions = (
+        dict(ChainMap(*(each.get(kind, {}) for each in drawn.values()))) for kind in ('maps', 'predictions')
+    )
+    return dict(runs=drawn, maps=maps, predictions=predictions)
 
 
 # --------------------------------------------------------------------------------------------------------------- charts

@@ -31,9 +31,8 @@ from ..utils.errors import UserError, UserFileError, one_line
 from ..utils.files import write_text
 from ..utils.random_state import seeded
 from ..weights import find_checkpoint
-from ..weights.build import build_model
+from ..weights.build import build_model, load
 from ..weights.inputs import read_batches
-from ..weights.strict import UNUSED_IN_TEST, load_weights
 from . import cam
 from .collect import Run
 
@@ -115,9 +114,7 @@ def checkpoint_of(run: Run) -> Optional[Path]:
 def _key(config: Path, checkpoint: Optional[Path]) -> str:
     digest = hashlib.sha256(f'{VERSION}\n'.encode() + config.read_bytes())
     if checkpoint is not None:
-        with open(checkpoint, 'rb') as file:
-            for block in iter(lambda: file.read(1 << 20), b''):
-                digest.update(block)
+        digest.update(checkpoint.read_bytes())
     return digest.hexdigest()
 
 
@@ -171,7 +168,7 @@ def load_model(cfg: Config, checkpoint: Path, device: str) -> torch.nn.Module:
     from mmengine.model import revert_sync_batchnorm
 
     model = revert_sync_batchnorm(build_model(cfg))
-    load_weights(model, str(checkpoint), unused=UNUSED_IN_TEST)
+    load(model, checkpoint)
     return model.to(device).eval()
 
 

@@ -261,15 +261,14 @@ def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
         list[str]: Notes: that it is empty, or which runs belong to no table.
 
     Raises:
-        UserFileError: If it does not exist, is a file or holds no log.
+        UserFileError: If the user named it, and it is not a folder or holds no log.
     """
     root = Path(root)
     found = find_runs(root) if root.is_dir() else []
     if not found:
-        what = 'does not exist'
-        if root.exists():
-            what = 'holds no log of mmengine (<run>/<time>/vis_data/scalars.json)' if root.is_dir() else 'is a file'
-        if asked or root.is_file():
+        empty = 'holds no log of mmengine (<run>/<time>/vis_data/scalars.json)'
+        what = empty if root.is_dir() else 'is not an existing folder'
+        if asked:
             raise UserFileError(f'{root} {what}. Give the folder of your runs: --work-dir PATH')
         return [f'{show_path(root)} {what}: every cell is missing.']
     rows = [row for table in TABLES.values() for row in table.rows]
@@ -321,7 +320,7 @@ def render(name: str, filled: List[Filled], form: str = 'markdown') -> str:
     table = TABLES[name]
     if form == 'csv':
         records = [_record(name, each, cell) for each in filled for cell in each.cells]
-        return '\n'.join(grids.render(form, CSV_HEADER, records)) + '\n'
+        return '\n'.join(grids.render(form, list(records[0]), [list(each.values()) for each in records])) + '\n'
     headers, lines = _lines(table, filled)
     end = headers.index('State')
     grid = grids.render(form, headers, lines, right=range(end - 4, end))
@@ -417,27 +416,24 @@ def _source_lines(filled: List[Filled]) -> List[str]:
     return lines
 
 
-CSV_HEADER = (
-    *('table', 'row', 'metric', 'published', 'best', 'best_deviation', 'last', 'last_deviation', 'runs', 'reported'),
-    *('difference', 'state', 'config', 'folders', 'checkpoints', 'commands', 'notes', 'recipe'),
-)
-
-
-def _record(name: str, filled: Filled, cell: Cell) -> List[str]:
+def _record(name: str, filled: Filled, cell: Cell) -> Dict[str, object]:
     """The line of the CSV for a number of the paper."""
     row, digits, stat = filled.row, cell.metric.decimals + 2, cell.best or cell.last
     config = filled.config or (row.configs[0] if row.configs and not filled.runs else '/'.join(row.sweep or ()))
-    numbers = [
-        number
-        for each in (cell.best, cell.last)
-        for number in ((f'{each.mean:.{digits}f}', f'{each.deviation:.{digits}f}') if each else ('', ''))
-    ]
-    return [
-        *(name, row.name, cell.metric.header, str(cell.published), *numbers),
-        *(str(stat.count if stat else 0), cell.reported),
-        '' if cell.difference is None else f'{cell.difference:.{digits}f}',
-        *(filled.state, config),
-        ' '.join(show_path(run.folder) for run in filled.runs),
-        ' '.join(show_path(path) for path in filled.checkpoints if path),
-        *('; '.join(filled.commands), '; '.join(filled.notes), row.recipe),
-    ]
+    record = dict(table=name, row=row.name, metric=cell.metric.header, published=cell.published)
+    for kind, each in (('best', cell.best), ('last', cell.last)):
+        record[kind] = f'{each.mean:.{digits}f}' if each else ''
+        record[f'{kind}_deviation'] = f'{each.deviation:.{digits}f}' if each else ''
+    return dict(
+        record,
+        runs=stat.count if stat else 0,
+        reported=cell.reported,
+        difference='' if cell.difference is None else f'{cell.difference:.{digits}f}',
+        state=filled.state,
+        config=config,
+        folders=' '.join(show_path(run.folder) for run in filled.runs),
+        checkpoints=' '.join(show_path(path) for path in filled.checkpoints if path),
+        commands='; '.join(filled.commands),
+        notes='; '.join(filled.notes),
+        recipe=row.recipe,
+    )

@@ -77,7 +77,7 @@ def test_what_cannot_be_shown_is_named_and_the_rest_is_shown(tmp_path):
     assert 'empty: no log' in page.build(found)
     with pytest.raises(UserFileError, match='no run to show'):
         collect([tmp_path / 'empty'])
-    with pytest.raises(UserFileError, match='does not exist'):
+    with pytest.raises(UserFileError, match='is not an existing folder'):
         collect([tmp_path / 'gone'])
     write_session(tmp_path / 'no config', '20260101_000000', epochs(1, [11.0]))
     write_session(tmp_path / 'no validation', '20260101_000000', epochs(1, [1.0])[:1], settings(3))
@@ -183,7 +183,10 @@ def test_the_command_writes_the_page_and_replaces_only_its_own(tmp_path, capsys)
     main([str(tmp_path / 'run'), '--out', str(out)])
     assert 'report.html' in capsys.readouterr().out and page.is_report(out)
     out.write_text('<html>mine</html>')
-    for run, name, message in (('run', out, 'exists and is left'), ('gone', tmp_path / 'b.html', 'does not exist')):
+    for run, name, message in (
+        ('run', out, 'exists and is left'),
+        ('gone', tmp_path / 'b.html', 'is not an existing folder'),
+    ):
         with pytest.raises(SystemExit) as stop:
             main([str(tmp_path / run), '--out', str(name)])
         assert stop.value.code == 2 and message in capsys.readouterr().err
