@@ -34,7 +34,7 @@ def with_thumbnail():
 @pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP'])
 def test_a_file_that_is_cut_short_anywhere_in_its_pixels_is_found_as_pillow_finds_it(kind):
     data = encode(kind=kind)
-    assert find_problem(data) == ''
+    assert find_problem(data) == find_problem(data + bytes(5000)) == ''
     for length in range(len(data) // 2, len(data) - (2 if kind == 'JPEG' else 16), 97):
         with pytest.raises(OSError):
             Image.open(io.BytesIO(data[:length])).load()
@@ -47,19 +47,10 @@ def test_the_end_of_a_thumbnail_is_not_the_end_of_the_image():
     assert 'is cut short' in find_problem(data[: len(data) * 3 // 4])
 
 
-def test_bytes_after_the_end_do_no_harm():
-    for kind in ('JPEG', 'PNG', 'WEBP'):
-        assert find_problem(encode(kind=kind) + bytes(5000)) == ''
-    assert find_problem(encode(progressive=True)) == ''
-
-
 @pytest.mark.parametrize(
     'name,data,told',
     [
         ('zero.jpg', b'', 'is empty (0 bytes)'),
-        ('cut.jpg', encode()[:-500], 'is cut short: a JPEG without its end'),
-        ('cut.png', encode(kind='PNG')[:-500], 'is cut short: a PNG without its end'),
-        ('text.jpg', b'hello, this is a text', 'is no image'),
         ('page.jpg', b'<!DOCTYPE html><html></html>', 'is no image but a web page'),
         ('phone.heic', b'\0\0\0\x18ftypheic' + bytes(50), 'HEIC or AVIF; convert it'),
         ('bad.png', encode(kind='PNG')[:60] + bytes(40) + encode(kind='PNG')[100:], 'cannot be decoded'),
@@ -75,7 +66,6 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, name, data, told):
     'name,image,note',
     [
         ('a.jpg', Image.fromarray(PIXELS), ''),
-        ('a.png', Image.fromarray(PIXELS), ''),
         ('grey.jpg', Image.fromarray(PIXELS[..., 0]), 'grey'),
         ('cmyk.jpg', Image.fromarray(PIXELS).convert('CMYK'), 'CMYK'),
         ('palette.png', Image.fromarray(PIXELS).convert('P'), 'a palette'),
@@ -133,14 +123,9 @@ def test_the_broken_file_is_named(folder):
         dataset[1]
     with pytest.raises(BrokenImageError, match=r'class1/7\.jpg is empty \(0 bytes\)\.$'):
         dataset[7]
-
-
-def test_the_loader_keeps_its_settings(folder):
-    init_default_scope('mmpretrain')
-    load = dict(type='LoadImageFromFile', to_float32=True, color_type='grayscale', imdecode_backend='pillow')
-    dataset = DATASETS.build(dict(type='RMImageFolder', data_root=str(folder), pipeline=[load]))
-    image = dataset[0]['img']
-    assert image.dtype == np.float32 and image.shape == (40, 60)
+    dataset.pipeline = lambda info: 1 / 0
+    with pytest.raises(ZeroDivisionError):  # an error of a transform stays what it is
+        dataset[0]
 
 
 def test_the_next_image_takes_the_place_of_a_broken_one(folder):
@@ -167,13 +152,6 @@ def test_a_folder_with_nothing_whole_ends_with_an_error(folder):
         path.write_bytes(b'')
     with pytest.raises(BrokenImageError, match='8 images in a row are broken'):
         build(folder, skip_broken=True)[0]
-
-
-def test_an_error_of_a_transform_stays_what_it_is(folder):
-    dataset = build(folder, skip_broken=True)
-    dataset.pipeline = lambda info: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        dataset[0]
 
 
 def test_imagenet_skips_them_too(folder):

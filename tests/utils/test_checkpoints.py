@@ -29,40 +29,31 @@ def same(a: dict, b: dict) -> bool:
 
 
 @pytest.mark.parametrize('old_format', [False, True])
-@pytest.mark.parametrize('as_str', [False, True])
-def test_weights_come_back_in_both_formats_of_torch(old_format, as_str, tmp_path):
+def test_weights_come_back_in_both_formats_of_torch(old_format, tmp_path):
     saved, path = weights(), tmp_path / 'weights.pth'
     torch.save(
         dict(state_dict=saved, meta=dict(epoch=3, names=('a', 'b'), none=None)),
         path,
         _use_new_zipfile_serialization=not old_format,
     )
-    back = read_checkpoint(str(path) if as_str else path)
+    back = read_checkpoint(path)
     assert same(back['state_dict'], saved)
     assert back['meta'] == dict(epoch=3, names=('a', 'b'), none=None)
-
-
-def test_safetensors_come_back_as_a_dict_of_tensors(tmp_path):
-    safetensors = pytest.importorskip('safetensors.torch')
-    saved = weights()
-    safetensors.save_file(saved, tmp_path / 'weights.safetensors')
-    assert same(read_checkpoint(tmp_path / 'weights.safetensors'), saved)
 
 
 @pytest.mark.parametrize(
     'change, message',
     [
-        (lambda data: data[: len(data) // 4], 'is truncated or damaged'),
         (lambda data: data[:-1], 'is truncated or damaged'),
-        (lambda data: data + b'more', 'is truncated or damaged'),
-        (lambda data: data.replace(b'"data_offsets"', b'"date_offsets"'), 'is truncated or damaged'),
         (lambda data: data.replace(b'"F32"', b'"F99"'), 'is truncated or damaged'),
         (lambda data: b'<html>not found</html>', 'is text, not a checkpoint'),
     ],
 )
-def test_a_damaged_safetensors_file_is_named(change, message, tmp_path):
+def test_a_safetensors_file_is_read_and_a_damaged_one_named(change, message, tmp_path):
     safetensors = pytest.importorskip('safetensors.torch')
-    safetensors.save_file(weights(), tmp_path / 'weights.safetensors')
+    saved = weights()
+    safetensors.save_file(saved, tmp_path / 'weights.safetensors')
+    assert same(read_checkpoint(tmp_path / 'weights.safetensors'), saved)
     (tmp_path / 'bad.safetensors').write_bytes(change((tmp_path / 'weights.safetensors').read_bytes()))
     with pytest.raises(UserFileError, match=rf'bad.safetensors {message}'):
         read_checkpoint(tmp_path / 'bad.safetensors')
@@ -82,27 +73,11 @@ def test_what_is_not_a_file_is_named(tmp_path):
         read_checkpoint(tmp_path)
 
 
-def test_file_without_permission(tmp_path, monkeypatch):
-    path = tmp_path / 'secret.pth'
-    torch.save(weights(), path)
-    path.chmod(0)
-    if os.access(path, os.R_OK):  # root may read everything
-        monkeypatch.setattr('builtins.open', _forbidden)
-    with pytest.raises(UserFileError, match=r'secret.pth may not be read: no permission'):
-        read_checkpoint(path)
-
-
-def _forbidden(path, *args, **kwargs):
-    raise PermissionError(13, 'Permission denied', str(path))
-
-
 @pytest.mark.parametrize(
     'content, message',
     [
         (b'', 'is empty'),
         (b'<!DOCTYPE html>\n<html>404</html>', "is text, not a checkpoint: it begins with '<!DOCTYPE"),
-        (b'version https://git-lfs.github.com/spec/v1\n', "is text, not a checkpoint: it begins with 'version http"),
-        ('Zugriff verweigert: zurück'.encode(), "is text, not a checkpoint: it begins with 'Zugriff"),
         (b'\x89PNG\r\n\x1a\n' + bytes(range(256)), 'is not a checkpoint: it begins with the bytes .*PNG'),
     ],
 )
@@ -113,7 +88,7 @@ def test_other_content_is_quoted(content, message, tmp_path):
 
 
 @pytest.mark.parametrize('old_format', [False, True])
-@pytest.mark.parametrize('part', [0.02, 0.6, 0.98])
+@pytest.mark.parametrize('part', [0.02, 0.6])
 def test_truncated_file_wherever_it_ends(part, old_format, tmp_path):
     torch.save(
         dict(state_dict={str(i): torch.randn(40, 40) for i in range(9)}),
@@ -172,14 +147,6 @@ def test_harmful_checkpoint_is_named_and_not_executed(protocol, old_format, tmp_
     assert not (tmp_path / 'marker').exists()
 
 
-def test_plain_pickle_is_not_executed(tmp_path):
-    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-        (tmp_path / 'plain.pkl').write_bytes(pickle.dumps(Harm(tmp_path / 'marker'), protocol))
-        with pytest.raises(UserFileError):
-            read_checkpoint(tmp_path / 'plain.pkl')
-    assert not (tmp_path / 'marker').exists()
-
-
 @pytest.mark.parametrize('whole_model', [False, True])
 def test_the_command_in_the_message_converts_a_trusted_file(whole_model, tmp_path):
     path = tmp_path / "it's a model.pth"  # quoting counts
@@ -222,16 +189,7 @@ def save_run(folder: Path, *names: str) -> None:
         torch.save(dict(state_dict={str(i): torch.randn(30, 30) for i in range(4)}), folder / name)
 
 
-def test_damage_that_torch_reads_over_is_named_with_its_place(tmp_path):
-    save_run(tmp_path, 'weights.pth')
-    path = damage(tmp_path / 'weights.pth')
-    torch.load(path, weights_only=True)  # says nothing
-    for read in (read_checkpoint, check_file):
-        with pytest.raises(UserFileError, match=r'weights.pth is damaged in its part data/\d: its checksum is wrong'):
-            read(path)
-
-
-@pytest.mark.parametrize('position', [0.001, 0.3, 0.97, 0.995])
+@pytest.mark.parametrize('position', [0.001, 0.3, 0.995])
 def test_damage_is_never_read_over_wherever_it_is(position, tmp_path):
     save_run(tmp_path, 'weights.pth')
     before, data = read_checkpoint(tmp_path / 'weights.pth'), bytearray((tmp_path / 'weights.pth').read_bytes())
@@ -251,19 +209,16 @@ def test_the_newest_good_checkpoint_of_the_folder_is_offered(tmp_path):
     os.utime(tmp_path / 'epoch_2.pth', (2e9, 2e9))  # copied last
     for name in ('epoch_10.pth', 'epoch_11.pth'):
         damage(tmp_path / name)
-    for name in ('epoch_11.pth', 'epoch_10.pth'):
-        with pytest.raises(UserFileError, match=rf'{name} is damaged.* good one beside it is {tmp_path}/epoch_9.pth'):
-            read_checkpoint(tmp_path / name)
-    (tmp_path / 'epoch_9.pth').write_bytes(b'')
-    with pytest.raises(UserFileError, match=r'epoch_9.pth is empty.*beside it is .*/epoch_2.pth'):
+    torch.load(tmp_path / 'epoch_11.pth', weights_only=True)  # says nothing
+    for read in (read_checkpoint, check_file):
+        message = rf'epoch_11.pth is damaged in its part data/\d.* good one beside it is {tmp_path}/epoch_9.pth'
+        with pytest.raises(UserFileError, match=message):
+            read(tmp_path / 'epoch_11.pth')
+    for name in ('epoch_9.pth', 'epoch_2.pth'):
+        (tmp_path / name).write_bytes(b'')
+    with pytest.raises(UserFileError, match=r'epoch_9.pth is empty.*/best_accuracy_top1_epoch_9.pth'):
         read_checkpoint(tmp_path / 'epoch_9.pth')
-    (tmp_path / 'epoch_2.pth').unlink()
-    with pytest.raises(UserFileError, match=r'epoch_11.pth is .*/best_accuracy_top1_epoch_9.pth'):
-        read_checkpoint(tmp_path / 'epoch_11.pth')
-    damage(tmp_path / 'best_accuracy_top1_epoch_9.pth')
-    with pytest.raises(UserFileError, match=r'best_accuracy_top1_epoch_9.pth is damaged.*Copy it again.$'):
-        read_checkpoint(tmp_path / 'best_accuracy_top1_epoch_9.pth')
-    save_run(tmp_path, 'epoch_12.pth', 'weights.pth')  # not a checkpoint of a run by its name: no neighbours
+    save_run(tmp_path, 'weights.pth')  # not a checkpoint of a run by its name: no neighbours
     with pytest.raises(UserFileError, match=r'Copy it again.$'):
         read_checkpoint(damage(tmp_path / 'weights.pth'))
 
@@ -321,13 +276,10 @@ def test_many_tensors_of_one_storage_are_refused_too(tmp_path):
     torch.save([storage[:] for _ in range(1000)], tmp_path / 'bomb.pth')
     with pytest.raises(UserFileError, match=r'its tensors would take 2\.0 GB of memory.*2\.\d MB'):
         read_checkpoint(tmp_path / 'bomb.pth')
-
-
-def test_a_few_repeated_or_shared_numbers_are_no_bomb(tmp_path):
     shared = torch.randn(40_000)
     saved = {'mask': torch.ones(1).expand(200), **{f'{i}.weight': shared for i in range(24)}}
     torch.save(saved, tmp_path / 'tied.pth')
-    assert same(read_checkpoint(tmp_path / 'tied.pth'), saved)
+    assert same(read_checkpoint(tmp_path / 'tied.pth'), saved)  # a few are no bomb
 
 
 def test_a_tensor_without_values_is_refused(tmp_path):

@@ -31,14 +31,6 @@ def test_a_file_comes_back_in_its_own_colours(tmp_path, to_rgb):
     assert np.array_equal(figures.to_images(inputs, preprocessor, order)[0], FLAG)
 
 
-def test_pixels_that_a_data_set_holds_are_rgb():
-    preprocessor = ClsDataPreprocessor(to_rgb=False, **NORMAL)
-    pixels = torch.from_numpy(FLAG).permute(2, 0, 1)
-    inputs = preprocessor(dict(inputs=[pixels]), training=False)['inputs']
-    order = figures.channel_order(preprocessor, [dict(type='RandomCrop', crop_size=32), dict(type='PackInputs')])
-    assert np.array_equal(figures.to_images(inputs, preprocessor, order)[0], FLAG)
-
-
 def test_a_preprocessor_that_does_not_normalise_and_grey_images():
     inputs = torch.full((2, 1, 3, 3), 77.0)
     images = figures.to_images(inputs, ClsDataPreprocessor())

@@ -4,7 +4,6 @@ import pytest
 from mmengine.config import Config
 from tiny_run import BESIDE, in_pure_python, write_run
 
-from mmrm.utils import processes
 from mmrm.utils.config import read_config
 from mmrm.utils.errors import UserValueError
 from mmrm.utils.options import unknown_options
@@ -22,12 +21,9 @@ ALPHA = 'model.data_preprocessor.batch_augments.augments.alpha'
     'key, new, nearest',
     [
         ('model.data_preprocesor.batch_augments.augments.alpha', 'model.data_preprocesor', ALPHA),
-        ('data_preprocesor.batch_augments.augments.alpha', 'data_preprocesor', ALPHA),
         ('model.head.omga', 'model.head.omga', 'model.head.omega'),
         ('head.omega', 'head', 'model.head.omega'),
         ('optim_wrapper.clip_gard.max_norm', 'optim_wrapper.clip_gard', 'optim_wrapper.clip_grad.max_norm'),
-        ('train_dataloader.batchsize', 'train_dataloader.batchsize', 'train_dataloader.batch_size'),
-        ('default_hooks.chekpoint.interval', 'default_hooks.chekpoint', 'default_hooks.checkpoint.interval'),
         ('custom_hooks.0.prioritty', 'custom_hooks.0.prioritty', 'custom_hooks.0.priority'),
         ('env_cfg.cudnn_benchmrk', 'env_cfg.cudnn_benchmrk', 'env_cfg.cudnn_benchmark'),
         ('nothing.like.it', 'nothing', None),
@@ -65,21 +61,6 @@ def test_parts_that_no_class_describes_are_told_only_where_a_name_is_near(tmp_pa
     cfg = Config(dict(model=dict(train_cfg=dict(rpn=dict(pos_weight=-1))), default_scope='mmdet'))
     assert unknown_options(cfg, {'model.train_cfg.rpn.debug': False}) == []
     assert unknown_options(cfg, {'model.train_cfg.rpn.pos_weigth': 1})[0].nearest == 'model.train_cfg.rpn.pos_weight'
-
-
-def test_the_warning_is_printed_once_and_by_one_process(config, capsys, monkeypatch):
-    monkeypatch.setattr(processes, '_warned', set())
-    for _ in range(2):
-        assert read_config(config, {'model.head.omga': 1}).model.head.omga == 1
-    told = capsys.readouterr().err
-    assert told == (
-        'warning: --cfg-options model.head.omga: the config has no model.head.omga. It is added; perhaps '
-        'nothing reads it. Did you mean model.head.omega?\n'
-    )
-    monkeypatch.setattr(processes, '_warned', set())
-    monkeypatch.setenv('LOCAL_RANK', '1')
-    read_config(config, {'model.head.omga': 1})
-    assert capsys.readouterr().err == ''
 
 
 def test_an_option_beside_a_preprocessor_that_is_in_the_model_is_refused(config, tmp_path):
