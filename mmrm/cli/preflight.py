@@ -542,12 +542,12 @@ def only_whole_epochs(cfg: Config) -> bool:
 
 
 def check_resumable(path: Path, work_dir: Path, by_epoch: bool = False) -> None:
-    """Raise if ``path`` cannot be resumed from; name an older checkpoint that can."""
+    """Raise if ``path`` cannot be resumed from; name another checkpoint that can."""
     try:
         check_checkpoint(path, to_resume=True, by_epoch=by_epoch)
     except UserError as error:
-        older = next((other for other in reversed(saved_checkpoints(work_dir)) if is_resumable(other, by_epoch)), None)
-        hint = f'An older one is complete: --resume {older}' if older else f'There is no other one in {work_dir}.'
+        good = next((other for other in reversed(saved_checkpoints(work_dir)) if is_resumable(other, by_epoch)), None)
+        hint = f'Another one is complete: --resume {good}' if good else f'There is no other one in {work_dir}.'
         raise UserFileError(f'{getattr(error, "wrong", error)} {hint}') from error
 
 

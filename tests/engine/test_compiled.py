@@ -13,7 +13,7 @@ from mmpretrain.models import ImageClassifier
 from tiny_run import write_run
 from torch._dynamo.utils import counters
 
-from mmrm import RecursiveMixModel, RMDataPreprocessor, reset_history
+from mmrm import RecursiveMixModel, reset_history
 from mmrm.core import Consistency, RecursiveMix, pool
 from mmrm.engine.compiled import compile_losses
 from mmrm.engine.runner import Runner
@@ -38,15 +38,15 @@ def small(**kwargs):
     return classifier(alpha=1.0, omega=0.7, in_channels=8, backbone=net, **kwargs)
 
 
-def train(model, seed=1, steps=STEPS, ragged=False):
+def train(model, seed=1):
     """The logged losses of every step, updates included; the history is emptied once on the way."""
     torch.manual_seed(seed)
     np.random.seed(seed)
     wrapper, found = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.05)), []
-    for index in range(steps):
-        if index == steps // 2:
+    for index in range(STEPS):
+        if index == STEPS // 2:
             reset_history(model)
-        log = model.train_step(batch(3 if ragged and index == steps - 1 else 4), wrapper)
+        log = model.train_step(batch(4), wrapper)
         found.append({name: float(value.detach()) for name, value in log.items()})
     return found
 
@@ -75,34 +75,6 @@ def test_a_loss_of_the_users_own_is_left_alone():
     model = small()
     model.__class__ = Own
     assert not compile_losses(model, dict(backend='eager')) and 'loss' not in vars(model)
-
-
-@pytest.mark.slow
-def test_a_smaller_last_batch_has_a_graph_of_its_own():
-    model = small()
-    eager = train(copy.deepcopy(model), steps=6, ragged=True)
-    compile_losses(model, dict(backend='aot_eager'))
-    assert_close(train(model, steps=6, ragged=True), eager)
-    assert counters['stats']['unique_graphs'] == 3 and not counters['graph_break']
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('augments', [None, dict(augments=dict(type='CutMix', alpha=1.0))])
-def test_a_stock_head_is_compiled_alike(augments):
-    model = small(head=dict(type='LinearClsHead', num_classes=5, in_channels=8))
-    model.neck = Pooled()
-    model.data_preprocessor = RMDataPreprocessor(
-        num_classes=5, mean=[127.5] * 3, std=[64.0] * 3, batch_augments=augments
-    )
-    eager = train(copy.deepcopy(model))
-    compile_losses(model, dict(backend='aot_eager'))
-    assert_close(train(model), eager)
-    assert counters['stats']['unique_graphs'] == 1 and not counters['graph_break']
-
-
-class Pooled(torch.nn.Module):
-    def forward(self, features):
-        return (features.mean((2, 3)),)
 
 
 def test_a_wrapped_model_keeps_its_two_graphs():

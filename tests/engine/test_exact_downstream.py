@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mmrm.cli import train
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.paths import find_config
 from projects.demo.photographs import make_photographs
@@ -32,23 +33,12 @@ def test_a_run_of_another_toolbox_goes_on_bit_for_bit(name, tmp_path, monkeypatc
     config = tmp_path / f'{name}.py'
     config.write_text(f'_base_ = [{str(find_config(f"projects/demo/configs/{name}.py"))!r}]\n{CASES[name]}\n')
 
-    def train(folder, *more, workers=0):
-        train.main(
-            [
-                str(config),
-                '--work-dir',
-                str(tmp_path / folder),
-                '--device',
-                'cpu',
-                *more,
-                '--cfg-options',
-                *OPTIONS,
-                f'train_dataloader.num_workers={workers}',
-            ]
-        )
+    def run(folder, *more, workers=0):
+        options = [*more, '--cfg-options', *OPTIONS, f'train_dataloader.num_workers={workers}']
+        train.main([str(config), '--work-dir', str(tmp_path / folder), '--device', 'cpu', *options])
 
-    train('whole')
-    train('parts', '--resume', str(tmp_path / 'whole' / 'iter_3.pth'), workers=2)
+    run('whole')
+    run('parts', '--resume', str(tmp_path / 'whole' / 'iter_3.pth'), workers=2)
     one, other = (read_checkpoint(tmp_path / folder / 'iter_8.pth') for folder in ('whole', 'parts'))
     assert one['state_dict'].keys() == other['state_dict'].keys()
     for key, value in one['state_dict'].items():

@@ -1,11 +1,9 @@
 """Signals that stop a run, in real processes."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -79,19 +77,6 @@ def test_workers_outlive_the_signals_that_go_to_all_processes():
         assert torch.cat(list(batches)).tolist() == list(range(4, 1000))
 
 
-def test_a_worker_that_does_not_listen_ends_at_the_second_sigterm():
-    batches = iter(DataLoader(Numbers(), batch_size=2, num_workers=1, worker_init_fn=signals.IgnoreSignals()))
-    next(batches)
-    worker = batches._workers[0]
-    worker.terminate()
-    worker.join(1)
-    assert worker.is_alive()
-    with contextlib.suppress(RuntimeError):  # torch may tell it at any moment
-        worker.terminate()
-        worker.join(30)
-    assert worker.exitcode == -signal.SIGTERM
-
-
 WORKERS = """
 from torch.utils.data import DataLoader
 
@@ -134,13 +119,3 @@ def test_a_signal_that_meets_a_worker_at_its_start_does_not_end_it():
     """Schedulers send SIGTERM to all processes at once, also to one that was started a moment ago."""
     run = subprocess.run([sys.executable, '-c', HIT_AT_THE_START], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0 and run.stdout.endswith('8\n'), run.stderr
-
-
-@pytest.mark.skipif(not hasattr(signal, 'pthread_sigmask'), reason='signals cannot be held here')
-def test_a_blocked_signal_is_delivered_afterwards():
-    with signals.caught(), signals.deferred():
-        with signals.blocked():
-            # To this thread: one that is sent to the process goes to any thread that takes it.
-            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-            assert not signals.received()
-        assert signals.received() == signal.SIGTERM
