@@ -13,6 +13,10 @@ from run_logs import write_session
 CLASSES = ('otter', 'heron', 'pike')
 BACKBONES = {
     'narrow': (dict(type='ResNet', depth=18, stem_channels=8, base_channels=8), 64),
+    'short': (
+        dict(type='ResNet', depth=18, num_stages=1, strides=[1], dilations=[1], out_indices=[0], base_channels=8),
+        8,
+    ),
     'resnet18': (dict(type='ResNet', depth=18), 512),
 }
 

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence
 
 from ..utils.errors import UserError, UserFileError, cli, one_line
 from .options import Parser, positive
@@ -37,27 +37,32 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
     from ..utils.files import check_out, write_text
     from ..weights.build import choose_device, open_run
+    from ..weights.inputs import Reader
 
     files = find_images(args.images)
     if args.json not in (None, '-'):
         check_out(args.json, args.overwrite, ('.json',))
-    maps = map_files(args.cam, files, args.overwrite)
+    maps = map_files(args.cam, files, args.overwrite) if args.cam else {}
     run = open_run(args.source, args.config, choose_device(args.device))
-    predictions: List[Prediction] = []
-    for number, prediction in enumerate(predict(run, files, args.top)):
-        predictions.append(prediction)
-        if prediction.error:
-            print(f'error: {prediction.error}', file=sys.stderr, flush=True)
-        elif maps:
-            write_maps(run, prediction, maps[number], args.overwrite)
-    text = json.dumps([prediction.plain() for prediction in predictions], indent=2, ensure_ascii=False)
+    reader, rows, unreadable = Reader(run.cfg), [], 0
+    for file in files:
+        try:
+            image = reader(file)
+        except UserError as error:
+            rows.append(dict(file=str(file), error=one_line(error)))
+            print(f'error: {one_line(error)}', file=sys.stderr, flush=True)
+            unreadable += 1
+            continue
+        classes = predict(run, image, args.top)
+        rows.append(dict(file=str(file), classes=classes))
+        if maps:
+            write_maps(run, reader, image, file.name, classes, maps[file], args.overwrite)
     if args.json == '-':
-        print(text)
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
     elif args.json:
-        print(write_text(args.json, text + '\n', args.overwrite))
+        print(write_text(args.json, json.dumps(rows, indent=2, ensure_ascii=False) + '\n', args.overwrite))
     else:
-        show(predictions)
-    unreadable = sum(bool(each.error) for each in predictions)
+        show([row for row in rows if 'classes' in row])
     if args.cam:
         print(f'{len(files) - unreadable} pictures in {args.cam}', file=sys.stderr)
     if unreadable:
@@ -65,29 +70,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         sys.exit(UNREADABLE)
 
 
-class Prediction(NamedTuple):
-    """The likeliest classes of one file.
-
-    Args:
-        file (Path): The image.
-        classes (list[tuple]): Name, index and score of the likeliest classes, the likeliest first; empty for a file
-            that could not be read.
-        error (str): Why it could not be read; '' if it could.
-    """
-
-    file: Path
-    classes: List[Tuple[str, int, float]]
-    error: str = ''
-
-    def plain(self) -> Dict[str, Any]:
-        """As JSON has it."""
-        if self.error:
-            return dict(file=str(self.file), error=self.error)
-        classes = [dict(name=name, index=index, score=round(score, 6)) for name, index, score in self.classes]
-        return dict(file=str(self.file), classes=classes)
-
-
-def find_images(given: Sequence[Union[str, Path]]) -> List[Path]:
+def find_images(given: Sequence[str]) -> List[Path]:
     """The files that are given, and all images below the folders that are.
 
     Raises:
@@ -108,49 +91,39 @@ def find_images(given: Sequence[Union[str, Path]]) -> List[Path]:
     return list(dict.fromkeys(found))
 
 
-def predict(run, files: Sequence[Path], top: int = 5) -> Iterator[Prediction]:
-    """The classes of files, one by one; an unreadable file does not end it.
+def predict(run, image, top: int) -> List[Dict[str, Any]]:
+    """The likeliest classes of an image, the likeliest first: ``name``, ``index`` and ``score`` of each.
 
     Args:
         run (mmrm.weights.build.Run): The classifier.
-        files: Images.
-        top: How many classes.
+        image (np.ndarray): As :class:`~mmrm.weights.inputs.Reader` reads it, ``(H, W, 3)``.
+        top (int): How many classes.
     """
     import torch
 
-    from ..weights.inputs import Reader, normalise
+    from ..weights.inputs import normalise
 
-    reader = Reader(run.cfg)
-    for file in files:
-        try:
-            image = reader(file)
-        except UserError as error:
-            yield Prediction(file, [], one_line(error))
-            continue
-        with torch.no_grad():
-            scores = run.model(normalise(image, run.model), mode='tensor').float().softmax(1)[0].cpu()
-        best = scores.topk(min(top, len(scores)))
-        classes = [
-            (run.classes[index], index, score) for score, index in zip(best.values.tolist(), best.indices.tolist())
-        ]
-        yield Prediction(file, classes)
+    with torch.no_grad():
+        scores = run.model(normalise(image, run.model), mode='tensor').float().softmax(1)[0].cpu()
+    best = scores.topk(min(top, len(scores)))
+    return [
+        dict(name=run.classes[index], index=index, score=round(score, 6))
+        for score, index in zip(best.values.tolist(), best.indices.tolist())
+    ]
 
 
-def show(predictions: Sequence[Prediction]) -> None:
+def show(rows: Sequence[Dict[str, Any]]) -> None:
     """Print a table: an image per row, then its classes with their scores."""
-    found = [each for each in predictions if not each.error]
-    width = max([len('image'), *(len(str(each.file)) for each in found)])
-    if found:
+    if rows:
+        width = max(len('image'), *(len(row['file']) for row in rows))
         print(f'{"image":{width}}  classes')
-    for each in found:
-        print(f'{each.file!s:{width}}  ' + '   '.join(f'{name} {score:.3f}' for name, _, score in each.classes))
+    for row in rows:
+        print(f'{row["file"]:{width}}  ' + '   '.join(f'{each["name"]} {each["score"]:.3f}' for each in row['classes']))
 
 
 # ------------------------------------------------------------------------------------------------------ activation maps
-def map_files(folder: Optional[str], files: Sequence[Path], overwrite: bool) -> List[Path]:
+def map_files(folder: str, files: Sequence[Path], overwrite: bool) -> Dict[Path, Path]:
     """The picture of each image, in a folder; images of one name in several folders get a number."""
-    if folder is None:
-        return []
     from ..report.cam import grad_cam
     from ..utils.files import check_out
 
@@ -158,37 +131,35 @@ def map_files(folder: Optional[str], files: Sequence[Path], overwrite: bool) -> 
     target = Path(folder).expanduser()
     if target.is_file():
         raise UserFileError(f'--cam {folder} is a file: name a folder.')
-    found: List[Path] = []
+    found: Dict[Path, Path] = {}
     for file in files:
         out, number = target / f'{file.stem}_cam.png', 2
-        while out in found:
+        while out in found.values():
             out, number = target / f'{file.stem}_{number}_cam.png', number + 1
-        found.append(check_out(out, overwrite))
+        found[file] = check_out(out, overwrite)
     return found
 
 
-def write_maps(run, prediction: Prediction, out: Path, overwrite: bool = False) -> Path:
-    """Draw the image and, for each class of a prediction, where in the image it is seen (GradCAM)."""
+def write_maps(run, reader, image, name: str, classes: List[Dict[str, Any]], out: Path, overwrite: bool) -> None:
+    """Draw an image and, for each of its classes, where in the image it is seen (GradCAM)."""
     from ..report import cam
     from ..utils import figures
-    from ..weights.inputs import Reader, normalise
+    from ..weights.inputs import normalise
 
-    reader = Reader(run.cfg)
-    image = reader(prediction.file)
     shown = reader.to_rgb(image)
-    indices = [index for _, index, _ in prediction.classes]
-    maps, _ = cam.activation_maps(run.model, normalise(image, run.model), indices)
+    maps, _ = cam.activation_maps(run.model, normalise(image, run.model), [each['index'] for each in classes])
     side = 1.6
     wide = shown.shape[1] / shown.shape[0]
-    figure = figures.new_figure((len(indices) + 1) * side * wide + 0.2, side + 0.5, images=True)
-    axes = figure.subplots(1, len(indices) + 1, squeeze=False)[0]
+    figure = figures.new_figure((len(classes) + 1) * side * wide + 0.2, side + 0.5, images=True)
+    axes = figure.subplots(1, len(classes) + 1, squeeze=False)[0]
     axes[0].imshow(shown, interpolation='nearest')
-    axes[0].set_title(figures.short_name(prediction.file.name, 24), fontsize=7)
-    for place, heat, (name, _, score) in zip(axes[1:], maps, prediction.classes):
+    axes[0].set_title(figures.short_name(name, 24), fontsize=7)
+    for place, heat, each in zip(axes[1:], maps, classes):
         heat = heat[: shown.shape[0], : shown.shape[1]]
         place.imshow(cam.overlay(shown, heat), interpolation='nearest')
         nothing = '' if heat.any() else '\nnothing in the image speaks for it'
-        place.set_title(f'{figures.short_name(name)} {figures.share_text(score)}{nothing}', fontsize=7)
+        title = f'{figures.short_name(each["name"])} {figures.share_text(each["score"])}{nothing}'
+        place.set_title(title, fontsize=7)
     for place in axes:
         figures.hide_axes(place)
-    return figures.save(figure, out, overwrite)
+    figures.save(figure, out, overwrite)

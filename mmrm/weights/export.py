@@ -44,7 +44,7 @@ def export_backbone(
     weights = read_weights(source)
     network = split(weights.tensors, prefix)
     if not network.backbone:
-        where = f' behind the prefix {prefix!r}' if prefix else ''
+        where = f' under the prefix {prefix!r}' if prefix else ''
         raise UserFileError(f'{source} has no backbone in it{where}: {abbreviate([*network.head, *network.others])}')
     prefixes = [] if verify(network.backbone, source) else find_prefixes(network.backbone)
     if prefixes:  # a complete model

@@ -9,8 +9,9 @@ from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmpretrain.registry import TRANSFORMS
 
+from ..datasets.images import BrokenImageError, inspect_image
 from ..utils.config import dataset_class, datasets, preprocessor_of, test_steps, type_name
-from ..utils.errors import UserFileError, UserValueError, one_line
+from ..utils.errors import UserValueError, one_line
 from .build import scope
 
 SIZES = {'CIFAR10': 32, 'CIFAR100': 32}  # of data sets that hold their pixels
@@ -118,7 +119,8 @@ class Reader:
     Args:
         cfg: The config.
 
-    Call it with a file: uint8, shape ``(H, W, 3)``, channels as the data preprocessor takes them.
+    Call it with a file: uint8, shape ``(H, W, 3)``, channels as the data preprocessor takes them. A file that is no
+    complete image is a :class:`~mmrm.datasets.images.BrokenImageError`.
     """
 
     def __init__(self, cfg: Config):
@@ -134,44 +136,17 @@ class Reader:
         self.first, self.transform = map(Compose, build)
 
     def __call__(self, file: Union[str, Path]) -> np.ndarray:
-        if not Path(file).is_file():
-            raise UserFileError(f'{file} does not exist')
-        check_complete(file)
-        try:
-            data = self.first(dict(img_path=str(file)))
-            if self.rgb:
-                data['img'] = data['img'][..., ::-1].copy()
-            data = self.transform(data)
-        except Exception as error:
-            raise unreadable(file, error) from error
-        return data['inputs'].permute(1, 2, 0).numpy()
+        problem = inspect_image(file).problem
+        if problem:
+            raise BrokenImageError(f'image {file} {problem}.')
+        data = self.first(dict(img_path=str(file)))
+        if self.rgb:
+            data['img'] = data['img'][..., ::-1].copy()
+        return self.transform(data)['inputs'].permute(1, 2, 0).numpy()
 
     def to_rgb(self, image: np.ndarray) -> np.ndarray:
         """What was read, as people see it."""
         return image if self.rgb else image[..., ::-1].copy()
-
-
-def check_complete(file: Union[str, Path]) -> None:
-    """Raise if an image ends too early: OpenCV fills up what is missing without an error."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(file) as image:
-            image.load()
-    except UnidentifiedImageError:
-        return  # OpenCV may know it
-    except Exception as error:
-        raise unreadable(file, error) from error
-
-
-def unreadable(file: Union[str, Path], error: BaseException) -> UserFileError:
-    """The error for a file that could not be read as an image, with the reason in a few words."""
-    text = one_line(error)
-    if not Path(file).stat().st_size:
-        text = 'it is empty'
-    elif not text or 'NoneType' in text or 'imread' in text:
-        text = 'it is not an image, or a damaged one'
-    return UserFileError(f'{file} cannot be read as an image: {text}')
 
 
 def normalise(image: np.ndarray, model: torch.nn.Module) -> torch.Tensor:

@@ -90,7 +90,7 @@ TABLE = [
     ('transformers', 'ConvNeXt that pools first'),
     ('transformers', 'SwinTransformer'),
 ]
-SLOW = ('timm ResNet', 'timm EfficientNet')  # as the other two of timm's own
+SLOW = ('timm ResNet', 'timm RegNet', 'timm EfficientNet', 'ResNet with bottlenecks')  # as their like
 
 
 @pytest.mark.parametrize(
