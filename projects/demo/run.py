@@ -2,6 +2,7 @@
 """RM in minutes, on the CPU: it trains on photographs; shipped backbones are compared downstream."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Optional, Sequence
@@ -37,7 +38,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         help='do not fetch CIFAR-10 (139 MB) for the small images; without it they are left out',
     )
     args = parser.parse_args(argv)
-
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill ends the runs as Ctrl-C does
     run_demo(**vars(args))
 
 

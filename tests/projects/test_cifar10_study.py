@@ -1,6 +1,7 @@
 """The matrix of the CIFAR-10 experiment, its file of results, and the command that fills it."""
 
 import json
+import multiprocessing
 import runpy
 import signal
 import sys
@@ -98,6 +99,17 @@ def test_a_result_under_other_settings_is_not_put_beside_the_first(tmp_path):
     with pytest.raises(UserError, match='holds a result of rm seed 0 under other settings'):
         experiment.add_result(path, result(fingerprint='g'))
     assert [each['fingerprint'] for each in experiment.read_results(path)] == ['f']
+
+
+def test_results_of_several_processes_are_all_kept(tmp_path):
+    path = tmp_path / 'r.jsonl'
+    context = multiprocessing.get_context('fork')
+    writers = [context.Process(target=experiment.add_result, args=(path, result(seed=seed))) for seed in range(12)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(each['seed'] for each in experiment.read_results(path)) == list(range(12))
 
 
 @pytest.mark.parametrize(

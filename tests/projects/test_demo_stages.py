@@ -21,6 +21,7 @@ from mmrm.utils.config import read_config
 from mmrm.utils.errors import UserError, UserFileError
 from mmrm.utils.paths import shipped
 from mmrm.weights import registry
+from projects.demo import run as command
 from projects.demo import stages as demo
 from projects.transfer.protocol import shipped_weights
 
@@ -103,6 +104,17 @@ def test_a_work_dir_is_used_by_one_demo_of_one_kind(tmp_path):
     refused(tmp_path / 'demo', 'holds a full demo, which a quick one', quick=True)
     with demo.claimed(tmp_path / 'demo', quick=False):
         pass
+
+
+def test_the_command_tells_a_mistake_in_one_line_and_lets_a_polite_kill_save(tmp_path, monkeypatch, capsys):
+    handlers = {}
+    monkeypatch.setattr(signal, 'signal', handlers.__setitem__)
+    (tmp_path / 'thesis.tex').write_text('years of work')
+    with pytest.raises(SystemExit) as stop:
+        command.main(['--work-dir', str(tmp_path)])
+    assert stop.value.code == 2 and handlers[signal.SIGTERM] is signal.default_int_handler
+    printed = capsys.readouterr().err
+    assert printed.startswith('error: --work-dir') and printed.count('\n') == 1
 
 
 def test_photographs_of_another_version_are_replaced(tmp_path):

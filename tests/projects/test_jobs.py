@@ -1,8 +1,10 @@
 """Runs side by side, one after the other, interrupted and taken up again, with a stand-in for train.py."""
 
 import io
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -124,6 +126,28 @@ def test_an_interrupt_ends_the_running_ones(runs):
     assert runs[0].state() == 'new' and not runs[1].work_dir.exists()
     gate.unlink()
     assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
+
+
+def test_a_killed_call_is_completed_by_the_next_one_without_repeating_what_is_finished(runs):
+    first, second = runs
+    gate = first.work_dir.parents[1] / 'wait'
+    assert jobs.train(first) == 'finished'
+    gate.touch()
+
+    def call():
+        os.setsid()  # with the trainer that it starts in one group
+        jobs.run_here(runs, cpu=True)
+
+    killed = multiprocessing.get_context('fork').Process(target=call)
+    killed.start()
+    wait_for(lambda: (second.work_dir / 'starts').exists())
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.join()
+    gate.unlink()
+    (second.work_dir / 'epoch_2.pth').touch()
+    wait_for(lambda: second.state() == 'epoch 2')  # the lock is gone with its holders
+    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
+    assert (starts(first), starts(second)) == ([0], [0, 2])
 
 
 def test_runs_on_the_cpu_share_its_cores_and_keep_their_memory(monkeypatch):
