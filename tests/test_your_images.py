@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[1] / 'docs' / 'your_images.md'
 # So that it takes minutes: what the test adds to a command of the page.
 SHORTER = {'init': '--epochs 2 --size 64 --batch 8'}
 PRINTED = dict(
-    init=(r'zero.jpg is empty \(0 bytes\)', "resnet18 from torchvision's weights"),
+    init=(r'zero.jpg is empty \(0 bytes\)', 'resnet18 from torchvision://resnet18'),
     check=('images decoded, 0 broken', r'ready\s*$'),
     train=(
         r'(?i)resumed epoch: 1|going on from|resum(ed|es|ing) from',

@@ -7,7 +7,6 @@ when a network that knows ImageNet is trained on other photographs.
 import argparse
 import difflib
 import hashlib
-import os
 import pprint
 import re
 import shlex
@@ -16,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..utils.errors import UserError, UserFileError, UserValueError, cli, one_line
-from ..utils.files import atomic_write, write_text
+from ..utils.errors import UserError, UserFileError, UserValueError, abbreviate, cli, one_line
+from ..utils.files import atomic_write, check_out, write_text
 from ..utils.paths import find, show_path
 from .check import check, inspect_images, odd_images
 from .options import Parser, positive
@@ -25,10 +24,9 @@ from .options import Parser, positive
 PART_NAMES = dict(  # of folders, in small letters
     train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test', 'testing')
 )
-NOT_CLASSES = ('__MACOSX',)  # besides those that begin with a dot
 OFFLINE = (
-    'Without the network: fetch the file on another machine and give it with --weights FILE, start from a run of yours '
-    'with --weights FOLDER, or from scratch, which needs far more images, with --weights none.'
+    ' Without the network: fetch the file on another machine and give it with --weights FILE, start from a run of '
+    'yours with --weights FOLDER, or from scratch, which needs far more images, with --weights none.'
 )
 
 
@@ -37,33 +35,31 @@ class Network(NamedTuple):
     backbone (str): Its config, as text.
     channels (int): Of its last feature map.
     adamw (bool): Whether it is trained with AdamW, as transformers are, instead of SGD.
-    torchvision (str): torchvision's name of its weights, '' without any.
-    timm (str): timm's name of it, '' without any.
+    timm (str): timm's name of it.
+    torchvision (bool): Whether torchvision has weights of it.
     mean, std (tuple[float]): Of the pixels that its weights were trained on, 0 to 255, RGB.
     """
 
     backbone: str
     channels: int
+    timm: str
     adamw: bool = False
-    torchvision: str = ''
-    timm: str = ''
+    torchvision: bool = False
     mean: Tuple[float, ...] = (123.675, 116.28, 103.53)
     std: Tuple[float, ...] = (58.395, 57.12, 57.375)
 
 
 NETWORKS = {
     **{
-        f'resnet{depth}': Network(
-            f"dict(type='ResNet', depth={depth})", channels, torchvision=f'resnet{depth}', timm=f'resnet{depth}'
-        )
+        f'resnet{depth}': Network(f"dict(type='ResNet', depth={depth})", channels, f'resnet{depth}', torchvision=True)
         for depth, channels in ((18, 512), (34, 512), (50, 2048), (101, 2048))
     },
     'pvtv2-b1': Network(
         "dict(\n        type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[2, 2, 2, 2], "
         'drop_path_rate=0.1,\n        out_indices=(3, ))',
         512,
+        'pvt_v2_b1',
         adamw=True,
-        timm='pvt_v2_b1',
     ),
 }
 
@@ -71,10 +67,7 @@ NETWORKS = {
 # --------------------------------------------------------------------------------------------------------- the command
 def fraction(text: str) -> float:
     """An argument above 0 and below 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    value = float(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f'{text!r} is not a number above 0 and below 1')
     return value
@@ -112,36 +105,33 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     folder = read_folder(find(args.folder))
     findings = inspect_images(folder.files(), decode=not args.quick, jobs=args.jobs)
     broken = [finding for finding in findings if finding.problem]
-    folder = without_broken(folder, {finding.path for finding in broken})
+    if broken:
+        folder = without_broken(folder, {finding.path for finding in broken})
     if 'val' not in folder.parts:
         folder = split_off(folder, args.val)
-        folder.notes.append(
-            f'there is no val folder: {folder.count("val"):,} images, {args.val:.0%} of each class, are put aside, the '
-            'same ones every time'
-        )
     print(f'folder      {folder.root}')
-    print('\n'.join(describe(folder, findings)))
     for finding in broken:
         print(f'broken      {finding.path} {finding.problem}')
-    if broken:
-        print(f'note        {len(broken)} broken image(s), left out of the lists')
+    print('\n'.join(describe(folder, findings)))
     size, images = args.size or choose_size(findings), folder.count('train')
     name, network = choose_network(args.network, images, size)
-    start = choose_weights(args.weights, name, network, config)
-    recipe = choose_recipe(images, size, network.adamw, not start.checkpoint, args.batch, args.epochs)
+    checkpoint, tensors = choose_weights(args.weights, name, network, config)
+    recipe = choose_recipe(images, size, network.adamw, not checkpoint, args.batch, args.epochs)
     title = (
         f'{folder.root.name}: {len(folder.classes)} classes, {images:,} training and {folder.count("val"):,} '
         f'validation images. Made by: {shlex.join(["mmrm", "init", *argv])}'
     )
-    written = write(config_text(folder, network, start, recipe, config, title), folder, start, config)
+    lists = {} if folder.as_it_is else list_texts(folder, config)
+    text = config_text(folder, network, checkpoint, recipe, config, title)
+    written = write({**lists, config: text}, checkpoint, tensors)
     problems = check(config).problems
     if problems:
         for path in written:
             path.unlink()
         raise UserError(f'no config was written: {"; ".join(problems)}')
     print(
-        f'config      {show_path(config)}: {name} {start.words}, {recipe.size} pixels, batch {recipe.batch}, '
-        f'{recipe.epochs} epochs, lr {recipe.lr:g}'
+        f'config      {show_path(config)}: {name} from {checkpoint or "scratch"}, {size} pixels, '
+        f'batch {recipe["batch"]}, {recipe["epochs"]} epochs, lr {recipe["lr"]:g}'
     )
     if len(written) > 1:
         print(f'with it     {", ".join(path.name for path in written[:-1])}')
@@ -152,12 +142,8 @@ def config_path(out: Optional[str], folder: Path) -> Path:
     """The config to write: ``out``, else the name of the folder as far as it makes one."""
     default = re.sub(r'\W+', '_', folder.resolve().name).strip('_') or 'images'
     path = Path(out or f'{default}.py').expanduser().absolute()
-    if path.suffix != '.py':
-        raise UserValueError(f'--out {out}: the name of a config ends in .py')
-    if not path.parent.is_dir():
-        raise UserFileError(f'--out {out}: the folder {path.parent} does not exist.')
     check_free([path])
-    return path
+    return check_out(path, suffixes=('.py',))
 
 
 # ---------------------------------------------------------------------------------------------------------- the folder
@@ -167,8 +153,7 @@ class ImageFolder(NamedTuple):
     classes (tuple[str]): In the order of their labels, which is that of their names.
     parts (dict): 'train', perhaps 'val' and 'test': the files of each class, relative to ``root``.
     prefixes (dict): The folder of each part, relative to ``root``.
-    notes (list[str]): What else was found.
-    plain (bool): Whether a data set that lists the folders itself finds exactly these classes and files.
+    notes (list[str]): What is not used or was changed.
     """
 
     root: Path
@@ -176,7 +161,11 @@ class ImageFolder(NamedTuple):
     parts: Dict[str, Dict[str, List[str]]]
     prefixes: Dict[str, str]
     notes: List[str]
-    plain: bool = True
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether a data set may list the folders itself: nothing in them is left out. Otherwise it needs lists."""
+        return not self.notes
 
     def count(self, part: str) -> int:
         return sum(map(len, self.parts[part].values()))
@@ -195,86 +184,64 @@ def read_folder(root: Path) -> ImageFolder:
     Raises:
         UserFileError: If it is neither.
     """
+    from mmpretrain.datasets.custom import find_folders
+
+    from ..datasets.images import EXTENSIONS
+
     if not root.is_dir():
         raise UserFileError(f'{root} {"is a file" if root.exists() else "does not exist"}; give a folder of images.')
     root, notes = root.resolve(), []
-    names = _subfolders(root)
+    names = find_folders(str(root))[0]
     prefixes = {part: name for part, known in PART_NAMES.items() for name in names if name.lower() in known}
     if 'train' not in prefixes:
         prefixes = dict(train='')
-    others = [name for name in names if name not in prefixes.values()]
+    others = [name for name in names if name not in prefixes.values() and not name.startswith('.')]
     if prefixes['train'] and others:
-        notes.append(f'next to {prefixes["train"]} there is {_abbreviate(others)}, which is not used')
-    parts, plain = {}, True
-    for part, prefix in list(prefixes.items()):
-        parts[part], only_classes = _class_files(root, prefix, notes)
-        plain &= only_classes
-        if part != 'train' and not parts[part]:
-            notes.append(f'{prefix} has no class folders with images and is not used')
-            del parts[part], prefixes[part]
-    classes = tuple(sorted(parts['train']))
-    folder = ImageFolder(root, classes, parts, prefixes, notes, plain)
-    _check_folder(folder)
-    for part in parts:
-        missing = [name for name in classes if name not in parts[part]]
-        if missing:
-            notes.append(f'{prefixes[part]} has no images of {_abbreviate(missing)}')
-            folder = folder._replace(plain=False)
-    return folder
-
-
-def _subfolders(folder: Path) -> List[str]:
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    return [name for name in names if not name.startswith('.') and name not in NOT_CLASSES]
-
-
-def _class_files(root: Path, prefix: str, notes: List[str]) -> Tuple[Dict[str, List[str]], bool]:
-    """The images of each class folder, and whether there is no folder that is not a class."""
-    from ..datasets.images import EXTENSIONS
-
-    folder, found = root / prefix, {}
-    names = _subfolders(folder)
-    for name in names:
-        images, others = [], []
-        for place, below, files in os.walk(folder / name):
-            below[:] = sorted(each for each in below if not each.startswith('.'))
-            for file in sorted(file for file in files if not file.startswith('.')):
-                kind = images if file.lower().endswith(EXTENSIONS) else others
-                kind.append((Path(place) / file).relative_to(root).as_posix())
-        if others:
-            endings = sorted({Path(each).suffix or Path(each).name for each in others})
-            notes.append(f'{Path(prefix) / name}: {len(others)} other files ({_abbreviate(endings)}) are not used')
-        if images:
-            found[name] = images
-        else:
-            notes.append(f'{Path(prefix) / name} has no images and is not a class')
-    loose = sum(entry.is_file() and entry.name.lower().endswith(EXTENSIONS) for entry in os.scandir(folder))
-    if loose and found:
-        notes.append(f'{loose} images in {folder} itself, without a class, are not used')
-    return found, len(found) == len(names) and not any((folder / name).is_dir() for name in NOT_CLASSES)
-
-
-def _check_folder(folder: ImageFolder) -> None:
-    from ..datasets.images import EXTENSIONS
-
-    train = folder.root / folder.prefixes['train']
-    if not folder.classes:
+        notes.append(f'next to {prefixes["train"]} there is {abbreviate(others)}, which is not used')
+    parts = {part: _class_files(root, prefix, notes) for part, prefix in prefixes.items()}
+    train = root / prefixes['train']
+    if len(parts['train']) < 2:
         raise UserFileError(
-            f'{train} has no class folders with images ({", ".join(EXTENSIONS)}): put the images of each class into a '
-            'folder of its own.'
+            f'{train} has {len(parts["train"])} class folders with images ({", ".join(EXTENSIONS)}), two or more are '
+            'needed: put the images of each class into a folder of its own.'
         )
-    if len(folder.classes) == 1:
-        raise UserFileError(f'{train} has one class folder with images, {folder.classes[0]}; two or more are needed.')
-    for part, classes in folder.parts.items():
-        unknown = sorted(set(classes) - set(folder.classes))
+    classes = tuple(parts['train'])
+    for part in ('val', 'test'):
+        found = parts.get(part, classes)
+        unknown = [name for name in found if name not in classes]
         if unknown:
-            near = difflib.get_close_matches(unknown[0], folder.classes, n=1)
-            hint = f' (is {unknown[0]} meant to be {near[0]}?)' if near else ''
-            place = folder.root / folder.prefixes[part]
-            raise UserFileError(f'{place} has classes that {train} lacks: {_abbreviate(unknown)}{hint}.')
-    for name in (name for part in folder.parts.values() for names in part.values() for name in names):
-        if name != name.strip() or '\n' in name:
-            raise UserFileError(f'rename {name!r}: a list of files cannot hold a line break, or a blank at an end.')
+            raise UserFileError(f'{root / prefixes[part]} has classes that {train} lacks: {abbreviate(unknown)}.')
+        missing = [name for name in classes if name not in found]
+        if missing:
+            notes.append(f'{prefixes[part]} has no images of {abbreviate(missing)}')
+        if not found:
+            del parts[part]
+    return ImageFolder(root, classes, parts, prefixes, notes)
+
+
+def _class_files(root: Path, prefix: str, notes: List[str]) -> Dict[str, List[str]]:
+    """The images of each class folder, as :class:`~mmrm.datasets.images.RMImageFolder` lists them."""
+    from mmpretrain.datasets.custom import find_folders, get_samples
+
+    from ..datasets.images import EXTENSIONS
+
+    names = find_folders(str(root / prefix))[0]
+    files, _ = get_samples(str(root / prefix), {name: name for name in names}, lambda file: True)
+    found: Dict[str, List[str]] = {}
+    others = []
+    for file, name in files:
+        path = Path(prefix, file)
+        hidden = any(part.startswith('.') for part in path.parts)  # a thumbnail, or what a tool keeps
+        if path.suffix.lower() in EXTENSIONS and not hidden:
+            found.setdefault(name, []).append(path.as_posix())
+        else:
+            others.append(path.as_posix())
+    if others:
+        notes.append(f'{len(others)} other files are not used: {abbreviate(others)}')
+    empty = [str(Path(prefix, name)) for name in names if name not in found]
+    if empty:
+        notes.append(f'folders without images are not classes: {abbreviate(empty)}')
+    return found
 
 
 def without_broken(folder: ImageFolder, broken: set) -> ImageFolder:
@@ -283,16 +250,15 @@ def without_broken(folder: ImageFolder, broken: set) -> ImageFolder:
     Raises:
         UserFileError: If a class has nothing left to train on.
     """
-    if not broken:
-        return folder
     parts = {
         part: {name: [file for file in files if str(folder.root / file) not in broken] for name, files in found.items()}
         for part, found in folder.parts.items()
     }
     lost = [name for name, files in parts['train'].items() if not files]
     if lost:
-        raise UserFileError(f'every training image of {_abbreviate(lost)} is broken.')
-    return folder._replace(parts=parts, plain=False)
+        raise UserFileError(f'every training image of {abbreviate(lost)} is broken.')
+    folder.notes.append(f'{len(broken)} broken image(s), left out of the lists')
+    return folder._replace(parts=parts)
 
 
 def split_off(folder: ImageFolder, share: float) -> ImageFolder:
@@ -303,16 +269,14 @@ def split_off(folder: ImageFolder, share: float) -> ImageFolder:
     train: Dict[str, List[str]] = {}
     val: Dict[str, List[str]] = {}
     for name, files in folder.parts['train'].items():
-        if len(files) == 1:
-            folder.notes.append(f'{name} has a single image, which is used for training only')
         ordered = sorted(files, key=lambda file: hashlib.sha256(file.encode()).hexdigest())
         number = min(max(1, round(share * len(files))), len(files) - 1)
         val[name], train[name] = sorted(ordered[:number]), sorted(ordered[number:])
-    return folder._replace(parts=dict(folder.parts, train=train, val=val), plain=False)
-
-
-def _abbreviate(names: Sequence[str], number: int = 5) -> str:
-    return ', '.join(names[:number]) + (f', ... {len(names) - number} more' if len(names) > number else '')
+    folder.notes.append(
+        f'there is no val folder: {sum(map(len, val.values())):,} images, {share:.0%} of each class, are put aside, '
+        'the same ones every time'
+    )
+    return folder._replace(parts=dict(folder.parts, train=train, val=val))
 
 
 def describe(folder: ImageFolder, findings: Sequence) -> List[str]:
@@ -320,7 +284,7 @@ def describe(folder: ImageFolder, findings: Sequence) -> List[str]:
     lines = [f'classes     {len(folder.classes):,}']
     for part, classes in folder.parts.items():
         counts = {name: len(classes.get(name, ())) for name in folder.classes}
-        shown = _abbreviate([f'{name} {count:,}' for name, count in counts.items()], 8)
+        shown = abbreviate([f'{name} {count:,}' for name, count in counts.items()], 8)
         lines.append(f'{part:5}       {sum(counts.values()):,} images: {shown}')
         low, high = min(counts.values()), max(counts.values())
         if part == 'train' and high > 10 * max(low, 1):
@@ -343,9 +307,7 @@ def choose_network(name: Optional[str], images: int, size: int) -> Tuple[str, Ne
     if name.startswith('timm/'):
         return name, _timm_network(name.removeprefix('timm/'), size)
     if name not in NETWORKS:
-        near = difflib.get_close_matches(name, NETWORKS, n=1)
-        hint = f' Did you mean {near[0]}?' if near else ''
-        raise UserValueError(f'--network {name}: one of {", ".join(NETWORKS)}, or timm/NAME, is allowed.{hint}')
+        raise UserValueError(f'--network {name}: one of {", ".join(NETWORKS)}, or timm/NAME, is allowed.')
     return name, NETWORKS[name]
 
 
@@ -383,8 +345,8 @@ def _timm_network(name: str, size: int) -> Network:
     return Network(
         f"dict(type='TIMMBackbone', model_name={name!r})",
         features.shape[1],
+        name,
         adamw=any(isinstance(module, torch.nn.LayerNorm) for module in model.modules()),
-        timm=name,
         mean=tuple(round(255 * value, 3) for value in model.pretrained_cfg['mean']),
         std=tuple(round(255 * value, 3) for value in model.pretrained_cfg['std']),
     )
@@ -396,26 +358,10 @@ def choose_size(findings: Sequence) -> int:
     return 128 if sides and statistics.median(sides) < 128 else 224
 
 
-class Recipe(NamedTuple):
-    """Args:
-    size (int): Side of the input in pixels.
-    batch (int): Images per process.
-    epochs (int): Length.
-    warmup (int): Epochs of warm-up.
-    lr (float): Learning rate for a batch of that size.
-    """
-
-    size: int
-    batch: int
-    epochs: int
-    warmup: int
-    lr: float
-
-
 def choose_recipe(
     images: int, size: int, adamw: bool, scratch: bool, batch: Optional[int] = None, epochs: Optional[int] = None
-) -> Recipe:
-    """Length and learning rate for so many training images, and batch and epochs unless they are given.
+) -> dict:
+    """What the template needs: size, batch, epochs, warmup (epochs) and lr (for a batch of that size).
 
     About 6,000 iterations from pretrained weights, 30,000 from scratch, within 20 to 100 and 100 to 300 epochs.
     """
@@ -426,25 +372,12 @@ def choose_recipe(
     epochs = epochs or min(max(round(iterations / -(-images // usual)), low), high)
     batch = batch or usual
     base = {(False, False): 0.01 / 64, (False, True): 0.2 / 512, (True, False): 1e-4 / 64, (True, True): 5e-4 / 512}
-    return Recipe(size, batch, epochs, min(5, epochs // 2), float(f'{base[adamw, scratch] * batch:.3g}'))
+    lr = float(f'{base[adamw, scratch] * batch:.3g}')
+    return dict(size=size, batch=batch, epochs=epochs, warmup=min(5, epochs // 2), lr=lr)
 
 
 # --------------------------------------------------------------------------------------------------------- the weights
-class Start(NamedTuple):
-    """Where training starts.
-
-    Args:
-        checkpoint (str): For ``StrictPretrained``, a path or an address; '' for from scratch.
-        words (str): The same for the user.
-        tensors (dict, optional): What has to be written to ``checkpoint``.
-    """
-
-    checkpoint: str
-    words: str
-    tensors: Optional[dict] = None
-
-
-def choose_weights(source: Optional[str], name: str, network: Network, config: Path) -> Start:
+def choose_weights(source: Optional[str], name: str, network: Network, config: Path) -> Tuple[str, Optional[dict]]:
     """Get the weights that training starts from, so that missing ones are an error now.
 
     Args:
@@ -453,53 +386,43 @@ def choose_weights(source: Optional[str], name: str, network: Network, config: P
         name (str): Of the network.
         network (Network): What it is.
         config (Path): The config; weights of timm are written next to it.
+
+    Returns:
+        tuple[str, dict | None]: A path or an address for ``StrictPretrained``, '' for from scratch, and the tensors
+            that have to be written there, if any.
     """
+    from ..weights.provenance import read_weights
     from ..weights.runs import find_checkpoint
 
     source = source or ('torchvision' if network.torchvision else 'timm')
     if source == 'none':
-        return Start('', 'from scratch')
+        return '', None
     if source == 'torchvision':
         if not network.torchvision:
             raise UserValueError(f'--weights torchvision: none for {name}; timm, FILE, RUN or none is allowed.')
-        address = f'torchvision://{network.torchvision}'
-        try:
-            find_checkpoint(address)
-        except UserError as error:
-            raise UserFileError(f'{error} {OFFLINE}') from error
-        return Start(address, "from torchvision's weights")
-    converted = str(config.with_name(f'{config.stem}_timm.pth'))
-    if source == 'timm':
-        return Start(converted, "from timm's weights", _timm_tensors(name, network))
-    file = find_checkpoint(source).resolve()
-    if name.startswith('timm/'):  # timm's own names lack those of the backbone around it
-        return Start(converted, f'from {show_path(file)}', _timm_tensors(name, network, file))
-    return Start(str(find(source).resolve()), f'from {show_path(find(source))}')
+        find_checkpoint(f'torchvision://{name}', OFFLINE)
+        return f'torchvision://{name}', None
+    given = None if source == 'timm' else read_weights(find_checkpoint(source)).tensors
+    # timm's own names lack those of the backbone around it.
+    if given and (not name.startswith('timm/') or any(key.startswith('backbone.') for key in given)):
+        return str(find(source).resolve()), None
+    return str(config.with_name(f'{config.stem}_timm.pth')), _timm_tensors(name, network, given)
 
 
-def _timm_tensors(name: str, network: Network, file: Optional[Path] = None) -> dict:
-    """timm's weights, or those of a file, under the names of the backbone in the config."""
-    from ..weights.provenance import read_weights
-
+def _timm_tensors(name: str, network: Network, given: Optional[dict]) -> dict:
+    """timm's weights, or those that are given under its names, under the names of the backbone in the config."""
     timm = _import_timm('--weights timm')
-    tensors = read_weights(file).tensors if file else {}
-    own = {key: value for key, value in tensors.items() if key.startswith('backbone.')}
-    if own:
-        return own
     try:
-        model = timm.create_model(network.timm, pretrained=file is None)
+        model = timm.create_model(network.timm, pretrained=given is None)
     except Exception as error:  # a hub raises many kinds
         raise UserFileError(
-            f"timm's weights of {network.timm} could not be fetched: {one_line(error)}. {OFFLINE}"
+            f"timm's weights of {network.timm} could not be fetched: {one_line(error)}.{OFFLINE}"
         ) from error
-    classifier = model.pretrained_cfg['classifier'] or ()
-    classifier = [classifier] if isinstance(classifier, str) else classifier
-    if file is None:
-        model.reset_classifier(0, '')
-        tensors = model.state_dict()
+    tensors = model.state_dict()
+    model.reset_classifier(0, '')
+    classifier = tensors.keys() - model.state_dict().keys()
     prefix = 'backbone.timm_model.' if name.startswith('timm/') else ''
-    skipped = tuple(f'{each}.' for each in classifier)
-    return {prefix + key: value for key, value in tensors.items() if not key.startswith(skipped)}
+    return {prefix + key: value for key, value in (given or tensors).items() if key not in classifier}
 
 
 # ------------------------------------------------------------------------------------------------------------ the text
@@ -590,17 +513,26 @@ def list_file(config: Path, part: str) -> Path:
     return config.with_name(f'{config.stem}_{part}.txt')
 
 
-def config_text(folder: ImageFolder, network: Network, start: Start, recipe: Recipe, config: Path, title: str) -> str:
+def list_texts(folder: ImageFolder, config: Path) -> Dict[Path, str]:
+    """The list of each part, a file and its label on each line, by where it is written."""
+    texts = {}
+    for part, classes in folder.parts.items():
+        labelled = [(file, label) for label, name in enumerate(folder.classes) for file in classes.get(name, ())]
+        texts[list_file(config, part)] = ''.join(f'{file} {label}\n' for file, label in labelled)
+    return texts
+
+
+def config_text(folder: ImageFolder, network: Network, checkpoint: str, recipe: dict, config: Path, title: str) -> str:
     """The config of a folder."""
 
     def source(part: str) -> str:
-        if folder.plain:
+        if folder.as_it_is:
             return f'data_prefix={folder.prefixes[part]!r}'
         return f'ann_file={in_config(str(list_file(config, part)), config)}'
 
     init = 'init_cfg=None,  # from scratch'
-    if start.checkpoint:
-        init = f"init_cfg=dict(type='StrictPretrained', checkpoint={in_config(start.checkpoint, config)}),"
+    if checkpoint:
+        init = f"init_cfg=dict(type='StrictPretrained', checkpoint={in_config(checkpoint, config)}),"
     decay = 'weight_decay=0.05' if network.adamw else 'momentum=0.9, weight_decay=1e-4'
     test = 'val_dataloader'
     if 'test' in folder.parts:
@@ -617,13 +549,13 @@ def config_text(folder: ImageFolder, network: Network, start: Start, recipe: Rec
         std=list(network.std),
         backbone=network.backbone,
         channels=network.channels,
-        edge=round(recipe.size * 256 / 224),
+        edge=round(recipe['size'] * 256 / 224),
         train=source('train'),
         val=source('val'),
         test=test,
         topk=(1, 5) if len(folder.classes) > 5 else (1,),
-        optimizer=f'dict(type={"AdamW" if network.adamw else "SGD"!r}, lr={recipe.lr:g}, {decay})',
-        **recipe._asdict(),
+        optimizer=f'dict(type={"AdamW" if network.adamw else "SGD"!r}, lr={recipe["lr"]:g}, {decay})',
+        **recipe,
     )
 
 
@@ -636,20 +568,15 @@ def check_free(files: Sequence[Path]) -> None:
         )
 
 
-def write(text: str, folder: ImageFolder, start: Start, config: Path) -> List[Path]:
-    """Write the lists, the weights and, last, the config; returns the files."""
+def write(texts: Dict[Path, str], checkpoint: str, tensors: Optional[dict]) -> List[Path]:
+    """Write the weights, the lists and, last, the config; returns the files."""
     import torch
 
-    lists = {}
-    for part, classes in folder.parts.items():
-        labelled = [(file, label) for label, name in enumerate(folder.classes) for file in classes.get(name, ())]
-        lists[list_file(config, part)] = ''.join(f'{file} {label}\n' for file, label in labelled)
-    texts = {**({} if folder.plain else lists), config: text}
-    weights = [Path(start.checkpoint)] if start.tensors is not None else []
+    weights = [] if tensors is None else [Path(checkpoint)]
     check_free([*weights, *texts])
     for path in weights:
         with atomic_write(path) as part:
-            torch.save({key: value.contiguous() for key, value in start.tensors.items()}, part)
+            torch.save({key: value.contiguous() for key, value in tensors.items()}, part)
     for path, content in texts.items():
         write_text(path, content)
     return [*weights, *texts]

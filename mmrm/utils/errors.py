@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import traceback
+from typing import Iterable
 
 
 class UserError(Exception):
@@ -37,6 +38,13 @@ def check_numbers(owner: str, low: float, high: float = math.inf, integer: bool 
         if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
             span = f'>= {low:g}' if high == math.inf else f'from {low:g} to {high:g}'
             raise UserValueError(f'{owner}: {name}={value!r} must be {"an integer" if integer else "a number"} {span}.')
+
+
+def abbreviate(names: Iterable[str], number: int = 4) -> str:
+    """The first few names, and how many more there are."""
+    names = list(names)
+    more = f', ... {len(names) - number} more' if len(names) > number else ''
+    return ', '.join(names[:number]) + more
 
 
 def one_line(error: BaseException) -> str:

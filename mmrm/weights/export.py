@@ -9,11 +9,11 @@ from typing import Optional, Tuple, Union
 import torch
 
 from ..core import ROI_LAYER
-from ..utils.errors import UserFileError, UserValueError
+from ..utils.errors import UserFileError, UserValueError, abbreviate
 from ..utils.files import atomic_write, check_out
 from ..utils.settings import parse_config
 from . import targets
-from .layouts import Network, StateDict, abbreviate, compare, describe, find_prefixes, identify, split, strip_prefix
+from .layouts import Network, StateDict, compare, describe, find_prefixes, identify, split, strip_prefix
 from .provenance import Weights, provenance, read_weights
 from .runs import find_checkpoint
 

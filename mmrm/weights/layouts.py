@@ -5,12 +5,13 @@ and without their prefixes (``layer1.0.conv1.weight``, ``fc.weight``, ``fc_roi.w
 """
 
 import re
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from ..core import ROI_LAYER
 from ..utils.checkpoints import COUNTER
+from ..utils.errors import abbreviate
 
 StateDict = Dict[str, torch.Tensor]
 
@@ -363,10 +364,3 @@ def compare(wanted: StateDict, given: StateDict, network: str = 'the network') -
         (shapes, 'tensors of another shape'),
     )
     return '; '.join(f'{len(keys)} {problem}: {abbreviate(keys)}' for keys, problem in problems if keys)
-
-
-def abbreviate(keys: Iterable[str], number: int = 4) -> str:
-    """The first few keys, and how many more there are."""
-    keys = list(keys)
-    more = f', ... {len(keys) - number} more' if len(keys) > number else ''
-    return ', '.join(keys[:number]) + more

@@ -7,9 +7,9 @@ from typing import Any, Mapping, NamedTuple
 import torch
 
 from ..utils.checkpoints import meta_of, named_tensors, read_checkpoint, tensor_hash
-from ..utils.errors import UserFileError
+from ..utils.errors import UserFileError, abbreviate
 from ..version import __version__
-from .layouts import StateDict, abbreviate
+from .layouts import StateDict
 
 
 class Weights(NamedTuple):

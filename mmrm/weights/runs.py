@@ -6,11 +6,10 @@ from typing import Callable, List, Optional, Union
 
 from ..utils import paths
 from ..utils.checkpoints import check_file, read_checkpoint
-from ..utils.errors import UserError, UserFileError, UserTypeError
+from ..utils.errors import UserError, UserFileError, UserTypeError, abbreviate
 from ..utils.processes import warn
 from ..utils.saved import find_saved, parse_name
 from .download import download
-from .layouts import abbreviate
 
 CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
 

@@ -12,9 +12,9 @@ from mmengine.registry import WEIGHT_INITIALIZERS
 from ..core import ROI_LAYER
 from ..utils.checkpoints import read_checkpoint
 from ..utils.config import type_name
-from ..utils.errors import UserFileError, UserTypeError, UserValueError
+from ..utils.errors import UserFileError, UserTypeError, UserValueError, abbreviate
 from ..utils.processes import local_rank
-from .layouts import abbreviate, compare, describe, find_prefixes, split
+from .layouts import compare, describe, find_prefixes, split
 from .provenance import read_weights, tensor_hash
 from .runs import find_checkpoint
 
