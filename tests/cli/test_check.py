@@ -65,7 +65,7 @@ def test_weights_of_another_network_are_exit_code_2(ready, resnet50, capsys):
         cli.main(['check', 'rm/atss_pvtv2-b1_fpn_1x_coco.py', '--cfg-options', f'model.init_cfg.checkpoint={resnet50}'])
     error = capsys.readouterr().err
     assert stop.value.code == 2 and 'error: 1 problem(s)' in error
-    assert 'looks like a ResNet-50' in error and 'backbone is a PVTv2-B1' in error
+    assert 'looks like ResNet(depth=50' in error and 'backbone is mmdet.PyramidVisionTransformerV2(' in error
 
 
 def test_all_problems_are_listed_at_once(ready, monkeypatch, tmp_path):

@@ -266,7 +266,7 @@ def test_nothing_is_ever_overwritten(init, here, stand_in):
 
 def test_weights_that_do_not_fit_leave_no_files(init, here, stand_in):
     code, _, error = init('--weights', stand_in, '--network', 'resnet50')
-    assert code == 2 and 'no config was written' in error and 'looks like a ResNet-18' in error
+    assert code == 2 and 'no config was written' in error and 'looks like ResNet(depth=18' in error
     assert [path.name for path in here.iterdir()] == ['shapes']
 
 
