@@ -66,6 +66,8 @@ def train(args: argparse.Namespace) -> None:
     with contextlib.ExitStack() as locks, contextlib.ExitStack() as waiting:
         if args.launcher != 'none':  # one that left by itself would leave the others waiting
             waiting.enter_context(signals.deferred())
+        # Before the signals count again: one that follows a failure must not pass it off as a stop.
+        waiting.push(lambda kind, *_: signals.ignore() if kind else None)
         from . import preflight
 
         cfg = preflight.prepare_train(args)

@@ -38,6 +38,8 @@ def torchrun_options(processes: int) -> List[str]:
     restarts = whole_number('MAX_RESTARTS', 0, 0, 1000)
     options = [f'--nnodes={nodes}', f'--nproc_per_node={processes}', f'--max_restarts={restarts}']
     if nodes == 1:
+        # A store of its own for each start: in the launcher's, a restart would find the addresses of the first start.
+        os.environ['TORCH_DISABLE_SHARE_RDZV_TCP_STORE'] = '1'
         for name in ('GLOO_SOCKET_IFNAME', 'NCCL_SOCKET_IFNAME'):  # not reachable from other machines
             os.environ.setdefault(name, 'lo' if sys.platform.startswith('linux') else 'lo0')
         return [*options, '--standalone', '--local_addr=127.0.0.1']

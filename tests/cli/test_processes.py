@@ -1,5 +1,6 @@
 """Signals and restarts in one process: what the launcher forwards, what a rank reports, what a restart resumes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -156,3 +157,28 @@ def test_a_restart_resumes_also_where_overwrite_was_asked_for(run, monkeypatch):
     monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', '1')
     train(run, '--overwrite', '--cfg-options', 'train_cfg.max_epochs=2')
     assert not list(run[1].glob('replaced-*')) and (run[1] / 'epoch_2.pth').exists()
+
+
+def test_a_signal_after_a_failure_does_not_pass_it_off_as_a_stop(run, monkeypatch):
+    """torchrun sends SIGTERM to a process whose fellow has failed."""
+
+    def fail(runner):
+        raise RuntimeError('connection reset by peer')
+
+    deferred = launch.signals.deferred
+
+    @contextlib.contextmanager
+    def deferred_until_a_signal():
+        try:
+            with deferred():
+                yield
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(preflight, 'check_runner', fail)
+    monkeypatch.setattr(launch.signals, 'deferred', deferred_until_a_signal)
+    for name, value in dict(RANK='0', WORLD_SIZE='1', LOCAL_WORLD_SIZE='1').items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(preflight, 'build_runner', lambda cfg: None)
+    with pytest.raises(RuntimeError, match='reset by peer'):
+        train(run, '--launcher', 'pytorch')
