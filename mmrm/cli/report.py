@@ -42,6 +42,6 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         from ..report.pictures import of_runs
 
         cache = Path(args.out).expanduser().absolute().parent
-        pictures = of_runs(found.runs, args.device, cache, log=lambda line: print(line, file=sys.stderr, flush=True))
+        pictures = of_runs(found, args.device, cache, log=lambda line: print(line, file=sys.stderr, flush=True))
     path = page.write_report(found, out, args.overwrite, pictures)
     print(f'{show_path(path)} ({path.stat().st_size / 1e6:.1f} MB, {len(found.runs)} runs)')

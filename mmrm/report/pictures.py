@@ -9,10 +9,8 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import tempfile
 import warnings
-from collections import Counter
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -34,7 +32,7 @@ from ..weights import find_checkpoint
 from ..weights.build import build_model, load
 from ..weights.inputs import read_batches
 from . import cam
-from .collect import Run
+from .collect import Collected, Run
 
 FILE = 'report_pictures.json'
 VERSION = 2  # of what is drawn
@@ -51,29 +49,24 @@ VISUALIZER = {'Detection': 'DetLocalVisualizer', 'Segmentation': 'SegLocalVisual
 
 
 def of_runs(
-    runs: Sequence[Run], device: str = 'cpu', cache: Optional[Path] = None, log: Callable[[str], None] = print
+    collected: Collected, device: str = 'cpu', cache: Optional[Path] = None, log: Callable[[str], None] = print
 ) -> Dict[str, dict]:
     """The pictures of runs by folder: of the first run of every group that has a checkpoint, of a task at most MOST.
 
     Args:
-        runs (Sequence[Run]): The runs of a page.
+        collected (Collected): The runs of a page.
         device (str): Where the networks run. Defaults to 'cpu'.
         cache (Path, optional): Keeps what a run's folder may not. Defaults to None, nothing is kept then.
         log (callable): Called with a line of text for each run.
     """
-    groups: Dict[Tuple[str, str], List[Run]] = {}
-    for run in runs:
-        groups.setdefault((run.task, run.group), []).append(run)
     found: Dict[str, dict] = {}
-    shown: Counter = Counter()
-    for (task, group), members in groups.items():
-        shown[task] += 1
-        if shown[task] > MOST:
+    for task, groups in collected.tasks().items():
+        for group in list(groups)[MOST:]:
             log(f'pictures: {group} left out, {MOST} of a task are shown side by side')
-            continue
-        run = next(filter(checkpoint_of, members), members[0])
-        log(f'pictures: {task}: {run.name}')
-        found[str(run.log.folder)] = of_run(run, device, cache)
+        for members in list(groups.values())[:MOST]:
+            run = next(filter(checkpoint_of, members), members[0])
+            log(f'pictures: {task}: {run.name}')
+            found[str(run.log.folder)] = of_run(run, device, cache)
     return found
 
 
@@ -96,10 +89,9 @@ def of_run(run: Run, device: str = 'cpu', cache: Optional[Path] = None) -> dict:
                 return known['pictures']
     drawn, complete = _draw(run, checkpoint, device)
     for place in places if complete else ():
-        if place.parent != run.log.folder or os.access(place.parent, os.W_OK):
-            with contextlib.suppress(UserFileError):
-                write_text(place, json.dumps(dict(key=key, pictures=drawn)), overwrite=True)
-                break
+        with contextlib.suppress(UserFileError):  # a folder that may not be written to
+            write_text(place, json.dumps(dict(key=key, pictures=drawn)), overwrite=True)
+            break
     return drawn
 
 

@@ -47,7 +47,7 @@ return found.sort((x, y) => x[0] - y[0]);
 
 
 @contextlib.contextmanager
-def chromium(width: int = 1200, height: int = 1000, dark: bool = False):
+def chromium():
     """A driver with a profile of its own; skips the test where there is no browser or no selenium."""
     webdriver = pytest.importorskip('selenium.webdriver', reason='needs selenium: pip install selenium')
     from selenium.webdriver.chrome.options import Options
@@ -60,19 +60,22 @@ def chromium(width: int = 1200, height: int = 1000, dark: bool = False):
     profile = tempfile.mkdtemp(prefix='mmrm-browser-')
     options = Options()
     options.binary_location = binary
-    for flag in (*FLAGS, f'--user-data-dir={profile}', f'--window-size={width},{height}'):
+    for flag in (*FLAGS, f'--user-data-dir={profile}'):
         options.add_argument(flag)
     options.set_capability('goog:loggingPrefs', {'browser': 'ALL'})
     driver = webdriver.Chrome(options=options, service=Service(driver_path))
     try:
-        size = dict(width=width, height=height, deviceScaleFactor=1, mobile=False)
-        driver.execute_cdp_cmd('Emulation.setDeviceMetricsOverride', size)
-        scheme = [dict(name='prefers-color-scheme', value='dark' if dark else 'light')]
-        driver.execute_cdp_cmd('Emulation.setEmulatedMedia', dict(features=scheme))
         yield driver
     finally:
         driver.quit()
         shutil.rmtree(profile, ignore_errors=True)
+
+
+def set_screen(driver, width: int = 1200, height: int = 1000, dark: bool = False) -> None:
+    size = dict(width=width, height=height, deviceScaleFactor=1, mobile=False)
+    driver.execute_cdp_cmd('Emulation.setDeviceMetricsOverride', size)
+    scheme = [dict(name='prefers-color-scheme', value='dark' if dark else 'light')]
+    driver.execute_cdp_cmd('Emulation.setEmulatedMedia', dict(features=scheme))
 
 
 def errors(driver) -> list:

@@ -22,11 +22,8 @@ def test_the_best_epochs_are_those_that_the_logs_are_named_after():
     assert (max(imagenet.values()), imagenet[300]) == (79.20, 79.11)
     assert max(curves['rm/upernet_r50_8xb2-80k_ade20k-512x512'].runs['rm'].values()) == pytest.approx(42.30, abs=0.01)
     assert curves['rm/atss_r50_fpn_1x_coco'].runs['rm'][12] == pytest.approx(41.5, abs=0.05)
-
-
-def test_every_curve_belongs_to_a_shipped_config():
     configs = Path(__file__).parents[2] / 'configs'
-    assert all((configs / f'{name}.py').is_file() for name in authors_curves.all_curves())
+    assert all((configs / f'{name}.py').is_file() for name in curves)
 
 
 def test_the_band_is_the_range_over_runs_and_neighbouring_epochs():
@@ -64,15 +61,19 @@ def test_a_run_of_another_config_is_refused_with_the_names_that_exist(tmp_path):
         script.read(folder, 'configs/rm/x.py')
 
 
-def test_the_script_prints_the_line_and_draws_the_curves(tmp_path, capsys):
-    folder = write_run(tmp_path / 'rm' / 'resnet50_8xb64_in1k', [5.0, 18.0, 25.0], length=300)
-    script.main([str(folder), str(tmp_path / 'curve.png')])
-    assert "epoch 3: 25.0, the authors' run had" in capsys.readouterr().out
-    assert (tmp_path / 'curve.png').stat().st_size > 10_000
+def test_the_script_prints_its_line_and_draws_the_curves(tmp_path, capsys):
+    validated = write_run(tmp_path / 'rm' / 'resnet50_8xb64_in1k', [5.0, 18.0, 25.0], length=300)
     records = [dict(lr=0.1, loss=1.0, time=0.5, epoch=1, iter=10, step=10)]
     begun = write_session(tmp_path / 'cutmix' / 'atss_r50_fpn_1x_coco', '20260101_000000', records, settings(12))
-    script.main([str(begun), str(tmp_path / 'begun.png')])
-    assert 'no validation yet' in capsys.readouterr().out and (tmp_path / 'begun.png').is_file()
+    losses = first_epoch(tmp_path / 'rm' / 'pyramidnet200_2xb32_cifar10' / 'seed27', 2.06)
+    for folder, options, line in (
+        (validated, [], "epoch 3: 25.0, the authors' run had"),
+        (begun, [], 'no validation yet'),
+        (losses, ['--loss'], 'within the 95 % prediction interval of their 3 runs'),
+    ):
+        out = tmp_path / f'{folder.name}.png'
+        script.main([str(folder), str(out), *options])
+        assert line in capsys.readouterr().out and out.stat().st_size > 10_000
 
 
 def test_tables_compare_unfinished_and_finished_seeds_with_the_authors(tmp_path):
@@ -160,19 +161,9 @@ def test_a_loss_is_judged_by_the_spread_of_the_authors_runs(tmp_path):
     assert 0.04 < reach < 0.1
     early = script.read(first_epoch(tmp_path / 'early', 2.2, until=50), config)
     assert script.loss_verdict(*early) is None and script.loss_lines(*early) == []
-
-
-def test_one_run_of_the_authors_has_no_spread(tmp_path):
     found = script.read(first_epoch(tmp_path / 'one', 7.6), 'configs/rm/resnet50_8xb64_in1k.py')
     assert script.loss_verdict(*found).endswith('one run has no spread to judge it by')
     assert len(script.draw_loss(*found).axes) == 1
-
-
-def test_the_script_draws_the_loss_over_theirs(tmp_path, capsys):
-    folder = first_epoch(tmp_path / 'rm' / 'pyramidnet200_2xb32_cifar10' / 'seed27', 2.06)
-    script.main([str(folder), str(tmp_path / 'loss.png'), '--loss'])
-    assert 'within the 95 % prediction interval of their 3 runs' in capsys.readouterr().out
-    assert (tmp_path / 'loss.png').stat().st_size > 10_000
 
 
 def test_the_published_losses_are_those_of_the_log():

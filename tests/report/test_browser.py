@@ -9,11 +9,12 @@ from mmrm.report import page as pages
 from mmrm.report.collect import collect
 from mmrm.report.pictures import encode
 
-from browser import chromium, contrasts, errors  # isort: skip
+from browser import chromium, contrasts, errors, set_screen  # isort: skip
 from run_logs import epochs, settings, write_run, write_session  # isort: skip
 
 pytestmark = pytest.mark.browser
 TABS = ['summary', 'curves', 'compare', 'classes', 'pictures', 'tables', 'details']
+BACKGROUND = 'return getComputedStyle(document.body).backgroundColor'
 ACCURACY = [11.125, 25.5, 37.0625, 44.4]
 
 
@@ -55,7 +56,8 @@ def driver(report):
 def open_page(driver, report):
     driver.execute_cdp_cmd('Storage.clearDataForOrigin', dict(origin='*', storageTypes='local_storage'))
 
-    def open_at(tab='summary'):
+    def open_at(tab='summary', **screen):
+        set_screen(driver, **screen)
         driver.get('about:blank')
         driver.get(f'file://{report}#{tab}')
         time.sleep(0.4)
@@ -72,26 +74,19 @@ def shown_panels(driver):
     return [panel.get_attribute('id')[6:] for panel in find(driver, '[role=tabpanel]') if panel.is_displayed()]
 
 
-def test_the_page_opens_without_an_error_and_every_tab_by_click(open_page):
-    driver = open_page()
-    for tab in TABS:
-        driver.find_element('id', f'tab-{tab}').click()
-        assert shown_panels(driver) == [tab]
-    assert errors(driver) == []
-
-
-def test_tabs_follow_the_arrow_keys_home_and_end(open_page):
+def test_every_tab_opens_by_click_and_by_key_and_a_name_of_a_folder_is_text(open_page):
     from selenium.webdriver.common.keys import Keys
 
     driver = open_page()
-    driver.find_element('id', 'tab-summary').send_keys(Keys.ARROW_RIGHT)
-    assert shown_panels(driver) == ['curves'] and driver.switch_to.active_element.get_attribute('id') == 'tab-curves'
-    driver.switch_to.active_element.send_keys(Keys.END)
-    assert shown_panels(driver) == ['details']
-    driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
-    assert shown_panels(driver) == ['summary']
-    driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
-    assert shown_panels(driver) == ['details']
+    assert find(driver, '.badge.stopped, .badge.running')
+    assert '<script>alert(1)<' in driver.find_element('tag name', 'body').text
+    for tab in TABS:
+        driver.find_element('id', f'tab-{tab}').click()
+        assert shown_panels(driver) == [tab]
+    for key, tab in ((Keys.ARROW_RIGHT, 'summary'), (Keys.ARROW_LEFT, 'details'), (Keys.HOME, 'summary')):
+        driver.switch_to.active_element.send_keys(key)
+        assert shown_panels(driver) == [tab] and driver.switch_to.active_element.get_attribute('id') == f'tab-{tab}'
+    assert errors(driver) == []
 
 
 def drawn_colours(driver, colour):
@@ -173,47 +168,32 @@ def test_log_smoothing_zoom_and_every_run_do_not_break_a_chart(open_page):
 
 
 @pytest.mark.parametrize('dark', [False, True], ids=['light', 'dark'])
-def test_texts_are_readable_in_light_and_dark(report, dark):
-    with chromium(dark=dark) as driver:
-        driver.get(f'file://{report}')
-        assert (
-            driver.execute_script('return getComputedStyle(document.body).backgroundColor') == 'rgb(255, 255, 255)'
-        ) != dark
-        for tab in TABS:
-            driver.find_element('id', f'tab-{tab}').click()
-            driver.execute_script("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-            time.sleep(0.2)
-            worst = contrasts(driver)
-            assert len(worst) > 10 and worst[0][0] >= 4.5, (tab, worst[:3])
+def test_texts_are_readable_in_light_and_dark(open_page, dark):
+    driver = open_page(dark=dark)
+    assert (driver.execute_script(BACKGROUND) == 'rgb(255, 255, 255)') != dark
+    for tab in TABS:
+        driver.find_element('id', f'tab-{tab}').click()
+        driver.execute_script("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        time.sleep(0.2)
+        worst = contrasts(driver)
+        assert len(worst) > 10 and worst[0][0] >= 4.5, (tab, worst[:3])
 
 
 def test_the_switch_of_colours_wins_over_the_system(open_page):
     driver = open_page()
     switch = driver.find_element('id', 'theme')
-    background = 'return getComputedStyle(document.body).backgroundColor'
-    switch.click()
-    assert 'light' in switch.text and driver.execute_script(background) == 'rgb(255, 255, 255)'
-    switch.click()
-    assert 'dark' in switch.text and driver.execute_script(background) == 'rgb(20, 23, 28)'
-    switch.click()
+    for name, colour in (('light', 'rgb(255, 255, 255)'), ('dark', 'rgb(20, 23, 28)'), ('auto', 'rgb(255, 255, 255)')):
+        switch.click()
+        assert name in switch.text and driver.execute_script(BACKGROUND) == colour
 
 
-def test_the_page_of_a_killed_run_opens_and_its_name_is_text(open_page):
-    driver = open_page()
-    assert find(driver, '.badge.stopped, .badge.running') and 'killed' in driver.page_source
-    assert '<script>alert(1)<' in driver.find_element('tag name', 'body').text
+def test_a_phone_needs_no_sideways_scrolling(open_page):
+    driver = open_page(width=360, height=740)
+    for tab in TABS:
+        driver.execute_script(f"document.getElementById('tab-{tab}').click()")
+        time.sleep(0.3)
+        assert driver.execute_script('return document.documentElement.scrollWidth') <= 360, tab
     assert errors(driver) == []
-
-
-def test_a_phone_needs_no_sideways_scrolling(report):
-    with chromium(width=360, height=740) as driver:
-        driver.get(f'file://{report}')
-        for tab in TABS:
-            driver.execute_script(f"document.getElementById('tab-{tab}').click()")
-            time.sleep(0.3)
-            wide = driver.execute_script('return document.documentElement.scrollWidth')
-            assert wide <= 360, tab
-        assert errors(driver) == []
 
 
 def test_paper_gets_every_part_and_every_chart(open_page):

@@ -195,12 +195,9 @@ def test_the_command_writes_the_page_and_replaces_only_its_own(tmp_path, capsys)
     assert page.is_report(out)
 
 
-def test_a_report_that_fails_does_not_fail_the_runs(tmp_path, monkeypatch):
+def test_a_report_that_fails_does_not_fail_the_runs(tmp_path):
     lines = []
     assert page.try_report(tmp_path, lines.append) is None and 'not written' in lines[0]
-    write_run(tmp_path / 'run', [10.0])
-    monkeypatch.setattr(page, 'build', lambda *_: 1 / 0)
-    assert page.try_report(tmp_path, lines.append) is None and 'division' in lines[1]
 
 
 def test_the_benchmark_runs_at_small_scale(capsys, monkeypatch):

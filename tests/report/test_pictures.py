@@ -36,8 +36,8 @@ def classifier(tmp_path):
 
 
 def test_a_classifiers_pictures_come_from_its_data_and_are_kept(classifier, monkeypatch):
-    run = collect([classifier]).runs[0]
-    found = pictures.of_runs([run], log=lambda line: None)[str(classifier)]
+    collected = collect([classifier])
+    found = pictures.of_runs(collected, log=lambda line: None)[str(classifier)]
     assert found['notes'] == [] and len(found['fed']) == pictures.FED
     first, second = found['fed'][:2]
     assert 'λ = 0.00' in first['caption'] and 'λ' in second['caption'] and 'class' in first['caption']
@@ -46,26 +46,20 @@ def test_a_classifiers_pictures_come_from_its_data_and_are_kept(classifier, monk
     wrong = sum(each['count'] for each in found['confusions'])
     assert 0 < wrong <= 12 and all(each['images'] for each in found['confusions'])
     monkeypatch.setattr(pictures, '_draw', lambda *_: pytest.fail('drawn again'))
-    assert pictures.of_run(run) == found
-    html = page.build(collect([classifier]), {str(classifier): found})
+    assert pictures.of_run(collected.runs[0]) == found
+    html = page.build(collected, {str(classifier): found})
     assert 'What the networks were fed' in html and 'Worst confusions' in html and html.count('data:image') > 6
 
 
-def test_another_checkpoint_is_drawn_anew(classifier, monkeypatch):
+def test_another_checkpoint_is_drawn_again_and_kept_next_to_the_report_if_need_be(classifier, tmp_path, monkeypatch):
     run = collect([classifier]).runs[0]
-    monkeypatch.setattr(pictures, '_draw', lambda *_: (dict(notes=['first']), True))
-    assert pictures.of_run(run)['notes'] == ['first']
-    saved = torch.load(classifier / 'epoch_1.pth', weights_only=True)
-    saved['state_dict']['head.fc.bias'] += 1
-    torch.save(saved, classifier / 'epoch_1.pth')
-    monkeypatch.setattr(pictures, '_draw', lambda *_: (dict(notes=['second']), True))
-    assert pictures.of_run(run)['notes'] == ['second']
-
-
-def test_a_folder_that_may_not_be_written_to_keeps_them_beside_the_report(classifier, tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, '_draw', lambda *_: (dict(notes=[]), True))
-    monkeypatch.setattr(pictures.os, 'access', lambda path, mode: path != classifier)
-    pictures.of_run(collect([classifier]).runs[0], cache=tmp_path)
+    for note in ('first', 'second'):
+        (classifier / 'epoch_1.pth').write_text(note)
+        monkeypatch.setattr(pictures, '_draw', lambda *_, note=note: (dict(notes=[note]), True))
+        assert pictures.of_run(run)['notes'] == [note]
+    (classifier / pictures.FILE).unlink()
+    monkeypatch.setattr('os.access', lambda path, mode: path != classifier)
+    pictures.of_run(run, cache=tmp_path)
     assert not (classifier / pictures.FILE).exists() and len(list((tmp_path / 'report_pictures').iterdir())) == 1
 
 
