@@ -20,8 +20,8 @@ def row_of(table, root, *labels, given=None):
     return next(each for each in tables.fill(TABLES[table], root, given) if each.row.labels == labels)
 
 
-def rm_row(root, given=None):
-    return row_of('cifar100', root, 'ResNet-18', '+ RM', given=given)
+def rm_row(root):
+    return row_of('cifar100', root, 'ResNet-18', '+ RM')
 
 
 # -------------------------------------------------------------------------------------------------------------- filling
@@ -55,31 +55,23 @@ def test_unfinished_runs_do_not_count_where_there_are_finished_ones(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    'table, labels, command',
-    [
-        ('imagenet', ('ResNet-50', '+ RM'), 'tools/dist_train.sh configs/rm/resnet50_8xb64_in1k.py 8'),
-        (
-            'cifar10',
-            ('+ RM',),
-            'for seed in 0 1 2; do python tools/train.py configs/rm/pyramidnet200_1xb64_cifar10.py --seed $seed; done',
-        ),
-        ('coco-dense', ('ATSS', 'ResNet-50', '+ RM'), 'tools/dist_train.sh configs/rm/atss_r50_fpn_1x_coco.py 8'),
-        (
-            'components',
-            ('+ RS',),
-            'python tools/analysis/sweep.py components --setting cifar100-pyramidnet164 --values rs',
-        ),
-        (
-            'fc',
-            ('Shared', 'ImageNet'),
-            'python tools/analysis/sweep.py fc --setting in1k-resnet50 --values shared --seeds 0',
-        ),
-    ],
-    ids=lambda case: case if isinstance(case, str) and ' ' not in case else '',
-)
-def test_a_missing_cell_has_the_command_that_fills_it(tmp_path, table, labels, command):
-    assert row_of(table, tmp_path, *labels).commands == [command]
+COMMANDS = {
+    ('imagenet', 'ResNet-50', '+ RM'): 'tools/dist_train.sh configs/rm/resnet50_8xb64_in1k.py 8',
+    ('cifar10', '+ RM'): (
+        'for seed in 0 1 2; do python tools/train.py configs/rm/pyramidnet200_1xb64_cifar10.py --seed $seed; done'
+    ),
+    ('coco-dense', 'ATSS', 'ResNet-50', '+ RM'): 'tools/dist_train.sh configs/rm/atss_r50_fpn_1x_coco.py 8',
+    ('components', '+ RS'): 'python tools/analysis/sweep.py components --setting cifar100-pyramidnet164 --values rs',
+    ('fc', 'Shared', 'ImageNet'): (
+        'python tools/analysis/sweep.py fc --setting in1k-resnet50 --values shared --seeds 0'
+    ),
+}
+
+
+@pytest.mark.parametrize('row', COMMANDS, ids=' '.join)
+def test_a_missing_cell_has_the_command_that_fills_it(tmp_path, row):
+    table, *labels = row
+    assert row_of(table, tmp_path, *labels).commands == [COMMANDS[row]]
 
 
 def test_a_command_that_fills_a_cell_is_one_that_the_tools_take(tmp_path):
@@ -160,18 +152,13 @@ def test_a_run_with_the_settings_of_the_config_has_no_note(tmp_path):
     assert row_of('fc', tmp_path, 'Shared', 'CIFAR-100').notes == []
 
 
-def test_ablations_are_filled_by_the_sweep_or_by_the_config_itself(tmp_path):
+def test_ablations_are_filled_by_the_sweep_or_by_the_config_itself_and_by_runs_elsewhere(tmp_path):
     for seed in range(3):
         write_run(tmp_path / 'sweep' / 'fc' / 'cifar100-resnet18' / 'shared' / f'seed{seed}', [80.0], seed=seed)
-    write_run(tmp_path / 'rm' / R18, [82.0])
     assert row_of('fc', tmp_path, 'Shared', 'CIFAR-100').cells[0].best == (20.0, 0.0, 3)
-    assert row_of('fc', tmp_path, 'Unshared', 'CIFAR-100').cells[0].best == (18.0, 0.0, 1)
-
-
-def test_a_run_elsewhere_can_be_given(tmp_path):
-    elsewhere = write_run(tmp_path / 'elsewhere', [77.0])
-    given = tables.parse_given([f'configs/rm/{R18}.py={elsewhere}'])
-    assert rm_row(tmp_path, given).cells[0].best.mean == pytest.approx(23.0)
+    given = tables.parse_given([f'configs/rm/{R18}.py={write_run(tmp_path / "elsewhere", [82.0])}'])
+    for table, labels in (('fc', ('Unshared', 'CIFAR-100')), ('cifar100', ('ResNet-18', '+ RM'))):
+        assert row_of(table, tmp_path, *labels, given=given).cells[0].best == (18.0, 0.0, 1)
     with pytest.raises(UserValueError, match='CONFIG=FOLDER is allowed'):
         tables.parse_given(['configs/rm/none.py=x'])
     with pytest.raises(UserFileError, match='holds no log of mmengine'):
@@ -179,15 +166,11 @@ def test_a_run_elsewhere_can_be_given(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------ rendering
-@pytest.fixture
-def filled(tmp_path):
+def test_every_format_has_every_row(tmp_path):
     for seed, best in enumerate((81.0, 82.0)):
         folder = write_run(tmp_path / 'rm' / R18 / f'seed{seed}', [50.0, best], seed=seed)
         (folder / 'best_accuracy_top1_epoch_2.pth').touch()
-    return tables.fill(TABLES['cifar100'], tmp_path)
-
-
-def test_every_format_has_every_row(filled):
+    filled = tables.fill(TABLES['cifar100'], tmp_path)
     lines = list(csv.DictReader(io.StringIO(tables.render('cifar100', filled, 'csv'))))
     line = next(line for line in lines if line['row'] == 'ResNet-18 + RM')
     assert len(lines) == 20 and line['runs'] == '2' and line['checkpoints'].count('best_accuracy_top1_epoch_2.pth') == 2
