@@ -17,8 +17,9 @@ def shake(module: nn.Module) -> nn.Module:
                 tensor.fill_(7)
             elif name.endswith('running_var') or (tensor.ndim == 1 and name.endswith('weight')):
                 tensor.uniform_(0.5, 1.5)
-            else:
-                tensor.normal_(0, 0.1)
+            elif tensor.is_floating_point():  # Swin keeps the places in its windows, whole numbers
+                # keeps the scale through deep networks
+                tensor.normal_(0, (1 / tensor[0].numel()) ** 0.5 if tensor.ndim > 1 else 0.1)
     module.eval()  # mmdet's ResNet returns None here
     return module
 
@@ -184,15 +185,18 @@ def release(model: nn.Module, file, epoch: int = 300):
     return file
 
 
-def classifier(config: dict, num_classes: int = 5, in_channels: int = 64) -> nn.Module:
-    """A stock mmpretrain classifier."""
+def classifier(config: dict, in_channels: int = 64, head: str = 'LinearClsHead', pooled: bool = False, **arguments):
+    """mmpretrain's classifier of five classes: stock, or with RM's head; ``pooled`` if its backbone pools itself."""
     init_default_scope('mmpretrain')
+    if str(config['type']).startswith('mmdet.'):
+        import mmdet.models  # noqa: F401
+    stock = not pooled and head != 'RMConsistencyHead'
     return MODELS.build(
         dict(
             type='ImageClassifier',
             backbone=dict(config),
-            neck=dict(type='GlobalAveragePooling'),
-            head=dict(type='LinearClsHead', num_classes=num_classes, in_channels=in_channels),
+            neck=dict(type='GlobalAveragePooling') if stock else None,
+            head=dict(dict(type=head, num_classes=5, in_channels=in_channels), **arguments),
         )
     ).eval()
 

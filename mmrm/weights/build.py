@@ -173,9 +173,3 @@ def without_region_branch(model: torch.nn.Module) -> torch.nn.Module:
         delattr(head, ROI_LAYER)
         head.omega = 0
     return model.eval()
-
-
-def count_parameters(model: torch.nn.Module) -> int:
-    """Of the classifier as it is deployed."""
-    parts = model.named_parameters()
-    return sum(tensor.numel() for name, tensor in parts if f'.{ROI_LAYER}.' not in f'.{name}')

@@ -18,7 +18,7 @@ from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.files import put_in_place, umask
 from ..version import __version__
 from . import targets
-from .build import Run, count_parameters
+from .build import Run, without_region_branch
 from .export import facts_of, save
 from .inputs import Input, describe_input
 from .layouts import describe
@@ -264,9 +264,10 @@ def card(
             measured = dict(task=dict(type=task), dataset=dict(name=data, type=data), metrics=[metric])
             header['model-index'] = [dict(name=name, results=[measured])]
     size = f'{known.size[0]} x {known.size[1]} pixels' if known.size else 'any size'
+    parameters = sum(tensor.numel() for tensor in without_region_branch(run.model).parameters())
     table = [
         ('task', f'image classification, {len(run.classes)} classes, {size}'),
-        ('network', f'{type_name(run.cfg.model.backbone)}, {count_parameters(run.model) / 1e6:.2f} M parameters'),
+        ('network', f'{type_name(run.cfg.model.backbone)}, {parameters / 1e6:.2f} M parameters'),
         ('training data', data),
         ('weights', f'`model.safetensors`, sha256 `{digest}`'),
         ('made from', f'`{run.checkpoint.name}`, sha256 `{file_hash(run.checkpoint)}`, with mmrm {__version__}'),

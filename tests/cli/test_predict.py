@@ -74,24 +74,20 @@ def test_maps_are_written_beside_and_never_replaced_unasked(run, images, tmp_pat
     assert code == 2 and 'exists and is left as it is' in err
 
 
-def test_a_checkpoint_alone_carries_its_config_and_one_without_is_asked_for_it(run, images, tmp_path, capsys):
-    saved = torch.load(next(run.glob('best_*.pth')), weights_only=False)
-    torch.save(saved, tmp_path / 'alone.pth')
-    assert call(capsys, tmp_path / 'alone.pth', images[0], '--device', 'cpu')[0] == 0
-    torch.save(dict(state_dict=saved['state_dict']), tmp_path / 'bare.pth')
-    code, _, err = call(capsys, tmp_path / 'bare.pth', images[0], '--device', 'cpu')
-    assert code == 2 and 'carries no config' in err and '--config' in err
-    code, out, _ = call(capsys, tmp_path / 'bare.pth', images[0], '--config', run / 'config.py', '--device', 'cpu')
-    assert code == 0 and 'class ' in out
-
-
-def test_the_config_in_a_checkpoint_is_not_executed(run, images, tmp_path, capsys):
+def test_a_checkpoint_carries_its_config_which_is_not_executed_and_one_without_is_asked_for_it(
+    run, images, tmp_path, capsys
+):
     saved = torch.load(next(run.glob('best_*.pth')), weights_only=False)
     mark = tmp_path / 'executed'
     saved['meta']['cfg'] += f'\nwrong = open({str(mark)!r}, "w")\nimport os\n'
     torch.save(saved, tmp_path / 'alone.pth')
     assert call(capsys, tmp_path / 'alone.pth', images[0], '--device', 'cpu')[0] == 0
     assert not mark.exists()
+    torch.save(dict(state_dict=saved['state_dict']), tmp_path / 'bare.pth')
+    code, _, err = call(capsys, tmp_path / 'bare.pth', images[0], '--device', 'cpu')
+    assert code == 2 and 'carries no config' in err and '--config' in err
+    code, out, _ = call(capsys, tmp_path / 'bare.pth', images[0], '--config', run / 'config.py', '--device', 'cpu')
+    assert code == 0 and 'class ' in out
 
 
 @pytest.mark.parametrize(

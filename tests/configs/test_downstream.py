@@ -255,7 +255,7 @@ def test_a_cell_trains_from_its_pretraining_and_is_evaluated(start, world, runs,
 
 def test_wrong_weights_stop_a_run_before_its_first_iteration(world, runs, tmp_path):
     config = cell(CONFIGS / 'rm' / 'atss_r50_fpn_1x_coco.py', world, runs('pvt'))
-    with pytest.raises(UserFileError, match=r'looks like a PVTv2-B1.*backbone is a ResNet-50'):
+    with pytest.raises(UserFileError, match=r'looks like mmdet.Pyramid.*backbone is ResNet\(depth=50'):
         train_and_validate(config, tmp_path)
     assert not (tmp_path / 'first.pth').exists() and not any(tmp_path.glob('*.pth'))
 

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from mmengine.registry import MODELS, init_default_scope
-from test_targets import NETWORKS, shake_floats
+from test_targets import NETWORKS
 
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.weights.deploy import export_network, run_file
+
+from networks import classifier, shake  # isort: skip
 
 FAMILIES = {
     **{name: each for name, each in NETWORKS.items() if name not in ('ResNet with bottlenecks', 'timm RegNet')},
@@ -21,20 +22,11 @@ FAMILIES = {
 
 
 def network(name):
-    init_default_scope('mmpretrain')
-    config, channels = FAMILIES[name]
-    if name == 'PVTv2':
-        pytest.importorskip('mmdet')
-        import mmdet.models  # noqa: F401
     if name.startswith('timm'):
         pytest.importorskip('timm')
-    torch.manual_seed(2)
-    head = dict(type='RMConsistencyHead', num_classes=5, in_channels=channels, omega=0)
-    if 'pools first' in name:
-        head = dict(type='LinearClsHead', num_classes=5, in_channels=channels)
-    if name == 'MobileNetV3':
-        head['mid_channels'] = [32]
-    return shake_floats(MODELS.build(dict(type='ImageClassifier', backbone=dict(config), head=head)))
+    pooled = 'pools first' in name
+    arguments = dict(mid_channels=[32]) if name == 'MobileNetV3' else {}
+    return shake(classifier(*FAMILIES[name], 'LinearClsHead' if pooled else 'RMConsistencyHead', pooled, **arguments))
 
 
 @pytest.mark.slow

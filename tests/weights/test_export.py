@@ -6,7 +6,6 @@ import os
 import pytest
 import torch
 import torchvision
-from mmengine.registry import MODELS, init_default_scope
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -33,14 +32,9 @@ from networks import (  # isort: skip
 R18 = dict(type='ResNet', depth=18, stem_channels=8, base_channels=8)
 
 
-def rm_classifier(config, in_channels, num_classes=5):
+def rm_classifier(config, in_channels):
     """A classifier as RM trains it, with its RoI layer."""
-    init_default_scope('mmpretrain')
-    head = dict(type='RMConsistencyHead', num_classes=num_classes, in_channels=in_channels)
-    preprocessor = dict(type='RMDataPreprocessor', num_classes=num_classes)
-    return shake(
-        MODELS.build(dict(type='ImageClassifier', data_preprocessor=preprocessor, backbone=dict(config), head=head))
-    )
+    return shake(classifier(config, in_channels, 'RMConsistencyHead'))
 
 
 @pytest.fixture(scope='module')
@@ -168,23 +162,6 @@ def test_bare_names_of_an_unknown_network_are_not_taken_for_mmpretrains(tmp_path
     torch.save(shake(narrow_resnet(50, type='ResNeXt', width_per_group=2)).state_dict(), tmp_path / 'resnext.pth')
     with pytest.raises(UserFileError, match=r'ResNeXt.*can be converted for ResNet'):
         export_classifier(tmp_path / 'resnext.pth', tmp_path / 'ours.pth')
-
-
-class Trap:
-    def __reduce__(self):
-        return print, ('executed',)
-
-
-def test_files_that_would_execute_or_fill_the_memory_are_refused(resnet, tmp_path):
-    torch.save(dict(state_dict=resnet.state_dict(), best_err1=Trap()), tmp_path / 'trap.pth')
-    with pytest.raises(UserFileError, match='print'):
-        export_classifier(tmp_path / 'trap.pth', tmp_path / 'out.pth')
-    big = {**resnet.state_dict(), 'head.fc.weight': torch.zeros(1).expand(2 * 10**9, 512)}
-    torch.save(big, tmp_path / 'bomb.pth')
-    for export in (export_backbone, export_classifier):
-        with pytest.raises(UserFileError, match=r'bomb.pth is refused: .*head\.fc\.weight alone 4\.1 TB'):
-            export(tmp_path / 'bomb.pth', tmp_path / 'out.pth')
-    assert not (tmp_path / 'out.pth').exists()
 
 
 # ------------------------------------------------------------------------------------------------------ other libraries

@@ -22,11 +22,14 @@ def logged():
     return []
 
 
-def test_the_newest_is_the_highest_and_not_the_youngest(tmp_path):
+def test_the_newest_is_the_highest_and_not_the_youngest_nor_of_another_name(tmp_path):
     for age, step in enumerate((2, 10, 9, 1)):  # the copy of epoch_2 is the youngest
         save(tmp_path, f'epoch_{step}.pth', age=age)
+    for name in ('epoch_12-0123abcd.pth', 'epoch_last.pth', '.epoch_13.pth.part', 'epoch_14.pth.bak'):
+        save(tmp_path, name)
     assert [path.name for path in saved_checkpoints(tmp_path)] == [f'epoch_{step}.pth' for step in (1, 2, 9, 10)]
     assert latest_checkpoint(tmp_path).name == weights_of_run(tmp_path).name == 'epoch_10.pth'
+    assert saved_checkpoints(tmp_path / 'nothing') == saved_checkpoints(None) == []
 
 
 @pytest.mark.parametrize('iterations, newest', [(40, 'epoch_3.pth'), (400, 'iter_400.pth')])
@@ -36,37 +39,24 @@ def test_epochs_and_iterations_compare_by_the_iterations_in_the_files(iterations
     assert latest_checkpoint(tmp_path).name == newest
 
 
-def test_other_names_are_no_checkpoints_of_the_run(tmp_path):
-    for name in ('epoch_1.pth', 'epoch_2-0123abcd.pth', 'epoch_last.pth', '.epoch_3.pth.part', 'epoch_4.pth.bak'):
-        save(tmp_path, name)
-    assert saved_checkpoints(tmp_path) == [tmp_path / 'epoch_1.pth']
-    assert saved_checkpoints(tmp_path / 'nothing') == saved_checkpoints(None) == []
-
-
-def test_a_note_that_is_behind_is_not_followed(tmp_path, logged):
-    """A run killed between a checkpoint and its note."""
+@pytest.mark.parametrize(
+    'note, half, newest, message',
+    [
+        ('epoch_8.pth', False, 'epoch_9.pth', 'names epoch_8.pth, but epoch_9.pth is there too'),  # killed before it
+        ('epoch_8.pth', True, 'epoch_8.pth', ''),  # mmengine by itself writes in place, and the note after that
+        ('/elsewhere/epoch_10.pth', False, 'epoch_9.pth', 'epoch_10.pth, which is not there'),
+    ],
+)
+def test_a_note_is_followed_unless_a_complete_checkpoint_is_above_or_its_own_is_gone(
+    note, half, newest, message, tmp_path, logged
+):
     for step in (8, 9):
-        save(tmp_path, f'epoch_{step}.pth')
-    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_8.pth'))
-    assert latest_checkpoint(tmp_path, logged.append).name == 'epoch_9.pth'
-    assert len(logged) == 1 and 'names epoch_8.pth, but epoch_9.pth is there too' in logged[0]
-
-
-def test_a_higher_one_that_is_not_complete_is_not_taken(tmp_path, logged):
-    """mmengine by itself writes in place, and the note after that."""
-    save(tmp_path, 'epoch_8.pth')
-    half = save(tmp_path, 'epoch_9.pth').read_bytes()
-    (tmp_path / 'epoch_9.pth').write_bytes(half[: len(half) // 2])
-    (tmp_path / 'last_checkpoint').write_text('epoch_8.pth')
-    assert latest_checkpoint(tmp_path, logged.append).name == 'epoch_8.pth' and not logged
-
-
-def test_a_note_that_names_a_file_that_is_gone(tmp_path, logged):
-    for step in (1, 2):
-        save(tmp_path, f'epoch_{step}.pth')
-    (tmp_path / 'last_checkpoint').write_text('/elsewhere/epoch_3.pth')
-    assert latest_checkpoint(tmp_path, logged.append).name == 'epoch_2.pth'
-    assert len(logged) == 1 and 'epoch_3.pth, which is not there' in logged[0]
+        last = save(tmp_path, f'epoch_{step}.pth')
+    if half:
+        last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    (tmp_path / 'last_checkpoint').write_text(note)
+    assert latest_checkpoint(tmp_path, logged.append).name == newest
+    assert len(logged) == bool(message) and all(message in line for line in logged)
 
 
 def test_a_note_names_a_folder_elsewhere(tmp_path, logged):

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.weights import export_classifier, read_checkpoint
@@ -11,7 +9,7 @@ from mmrm.weights.export import facts_of
 from mmrm.weights.provenance import read_weights
 from mmrm.weights.targets import CELLS, check_target, make_target
 
-from networks import logits, shake  # isort: skip
+from networks import classifier, logits, shake  # isort: skip
 
 DEPTHS, CHANNELS = [1, 2, 1, 1], [8, 16, 24, 32]
 SWIN = dict(embed_dims=8, depths=DEPTHS, num_heads=[1, 2, 4, 8])
@@ -32,41 +30,19 @@ NETWORKS = {
 
 def train(name, folder, known=True):
     """A checkpoint of a network as RM trains it (and mmpretrain, where RM cannot), and the network."""
-    init_default_scope('mmpretrain')
-    config, channels = NETWORKS[name]
-    kind = 'LinearClsHead' if 'pools first' in name else 'RMConsistencyHead'
-    model = dict(
-        type='ImageClassifier', backbone=dict(config), head=dict(type=kind, num_classes=5, in_channels=channels)
-    )
-    if name.startswith('PVT'):
-        pytest.importorskip('mmdet')
-        import mmdet.models  # noqa: F401
+    if NETWORKS[name][0]['type'] == 'TIMMBackbone':
+        pytest.importorskip('timm')
     torch.manual_seed(1)
-    built = shake_floats(MODELS.build(Config(dict(model=model)).model))
+    model = shake(network(name))
     file = folder / 'epoch_2.pth'
-    meta = dict(epoch=2, cfg=Config(dict(model=model)).pretty_text) if known else {}
-    torch.save(dict(meta=meta, state_dict=built.state_dict()), file)
-    return file, built
+    meta = dict(epoch=2, cfg=f'model = dict(backbone={NETWORKS[name][0]!r})') if known else {}
+    torch.save(dict(meta=meta, state_dict=model.state_dict()), file)
+    return file, model
 
 
-def shake_floats(model):
-    """Swin keeps the places in its windows, whole numbers, among its tensors."""
-    kept = {key: value.clone() for key, value in model.state_dict().items() if not value.is_floating_point()}
-    with torch.no_grad():
-        for name, tensor in model.named_parameters():
-            if tensor.ndim == 1 and name.endswith('weight'):
-                tensor.uniform_(0.5, 1.5)
-            elif tensor.ndim > 1:
-                tensor.normal_(0, (1 / tensor[0].numel()) ** 0.5)  # keeps the scale through deep networks
-            else:
-                tensor.normal_(0, 0.1)
-        for name, tensor in model.named_buffers():
-            if name.endswith('running_mean'):
-                tensor.normal_(0, 0.1)
-            elif name.endswith('running_var'):
-                tensor.uniform_(0.5, 1.5)
-    model.load_state_dict(kept, strict=False)
-    return model.eval()
+def network(name):
+    pooled = 'pools first' in name
+    return classifier(*NETWORKS[name], 'LinearClsHead' if pooled else 'RMConsistencyHead', pooled)
 
 
 # Every cell of the table that says yes.
@@ -153,14 +129,11 @@ def test_a_backbone_of_timm_must_be_known_by_name(tmp_path):
 
 
 def test_a_stacked_head_is_exported_for_mmpretrain_only(tmp_path):
-    init_default_scope('mmpretrain')
-    parts = dict(num_classes=5, in_channels=64, mid_channels=[8])
-    network = dict(type='ImageClassifier', backbone=NETWORKS['narrow ResNet'][0])
-    model = shake(MODELS.build(dict(network, head=dict(type='RMConsistencyHead', **parts))))
+    narrow = NETWORKS['narrow ResNet']
+    model = shake(classifier(*narrow, 'RMConsistencyHead', mid_channels=[8]))
     torch.save(model.state_dict(), tmp_path / 'run.pth')
     export_classifier(tmp_path / 'run.pth', tmp_path / 'out.pth')
-    neck = dict(type='GlobalAveragePooling')
-    stock = MODELS.build(dict(network, neck=neck, head=dict(type='StackedLinearClsHead', **parts))).eval()
+    stock = classifier(*narrow, 'StackedLinearClsHead', mid_channels=[8])
     stock.load_state_dict(read_checkpoint(tmp_path / 'out.pth')['state_dict'], strict=True)
     images = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(logits(stock, images), logits(model, images), rtol=0, atol=1e-6)
