@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import torch
 
-from .errors import UserFileError, UserTypeError
+from .errors import UserFileError
 from .saved import find_saved, parse_name
 
 IF_TRUSTED = 'If you trust where it comes from, convert it once (this executes it) and use the new file:'
@@ -45,8 +45,6 @@ def read_checkpoint(path: Union[str, Path]) -> Any:
     Raises:
         UserFileError: If there is no such file, or it is damaged, of another kind, or needs more than weights.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise UserTypeError(f'path={path!r} must be a str or a Path.')
     path = Path(path).expanduser()
     check_file(path)
     if path.suffix == '.safetensors':

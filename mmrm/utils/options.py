@@ -8,7 +8,7 @@ import contextlib
 import difflib
 import importlib
 import inspect
-from typing import Dict, Iterator, List, NamedTuple, Optional, Set
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from mmengine import registry as registries
 from mmengine.config import Config
@@ -17,25 +17,35 @@ from mmengine.registry import Registry
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, TestLoop, ValLoop
 from torch.utils.data import DataLoader
 
-# What mmengine and the tools here read at the top of a config, besides the arguments of the Runner.
-TOP = (
-    'auto_scale_lr',
-    'data_preprocessor',
-    'compile',
-    'sync_bn',
-    'find_unused_parameters',
-    'model_wrapper_cfg',
-    'activation_checkpointing',
-    'efficient_conv_bn_eval',
-    'detect_anomalous_params',
-    'runner_type',
-    'strategy',
-    'custom_imports',
-    'tta_model',
-    'tta_pipeline',
-)
-LOADER = ('num_batch_per_epoch',)
-HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
+# What a part of a config may have that names no type: arguments of these classes, and these names.
+PARTS = {
+    '': [
+        Runner,
+        'auto_scale_lr',
+        'data_preprocessor',
+        'compile',
+        'sync_bn',
+        'find_unused_parameters',
+        'model_wrapper_cfg',
+        'activation_checkpointing',
+        'efficient_conv_bn_eval',
+        'detect_anomalous_params',
+        'runner_type',
+        'strategy',
+        'custom_imports',
+        'tta_model',
+        'tta_pipeline',
+    ],
+    **{f'{part}_dataloader': [DataLoader, 'num_batch_per_epoch'] for part in ('train', 'val', 'test')},
+    'optim_wrapper': [OptimWrapper, AmpOptimWrapper, 'constructor', 'paramwise_cfg'],
+    'train_cfg': [EpochBasedTrainLoop, IterBasedTrainLoop, 'by_epoch'],
+    'val_cfg': [ValLoop],
+    'test_cfg': [TestLoop],
+    'default_hooks': ['runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'],
+    'randomness': ['seed', 'diff_rank_seed', 'deterministic'],
+    'auto_scale_lr': ['base_batch_size', 'enable'],
+    'env_cfg': ['cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'],
+}
 # Dicts whose keys are the user's: names, parts of names, places.
 FREE = ('metainfo', 'custom_keys', 'data_prefix', 'backend_args', 'file_client_args')
 
@@ -59,55 +69,40 @@ def unknown_options(cfg: Config, options: Dict[str, object]) -> List[Unknown]:
         cfg (Config): The config, before the options are merged in.
         options (dict): As ``--cfg-options`` gives them.
     """
-    found = []
-    for key in options:
-        new = _first_unknown(cfg, key.split('.'))
-        if new is not None:
-            found.append(Unknown(key, '.'.join(new.path), _nearest(cfg, key, new)))
-    return found
+    found = [_check(cfg, key.split('.')) for key in options]
+    return [each for each in found if each is not None]
 
 
-class _Place(NamedTuple):
-    path: List[str]
-    arguments: Set[str]  # what the node above it may have
-
-
-def _first_unknown(cfg: Config, words: List[str]) -> Optional[_Place]:
-    """Where a key leaves what is known, None if it does not."""
+def _check(cfg: Config, words: List[str]) -> Optional[Unknown]:
     node = cfg
     for depth, word in enumerate(words):
-        above, path = words[:depth], words[: depth + 1]
         if isinstance(node, (list, tuple)):
             if not word.isdecimal() or int(word) >= len(node):
                 return None  # mmengine's own error
             node = node[int(word)]
-            continue
-        if not isinstance(node, (dict, Config)) or word == '_delete_':
+        elif not isinstance(node, (dict, Config)) or word == '_delete_' or (depth and words[depth - 1] in FREE):
             return None
-        if word in node:
+        elif word in node:
             node = node[word]
-            continue
-        if above and above[-1] in FREE:
-            return None
-        taken = _arguments(node, above, cfg.get('default_scope'))
-        if word not in taken.names:
+        elif depth == 0 and word in PARTS:
+            node = {}
+        else:
+            names, anything = _arguments(node, words[:depth], cfg.get('default_scope'))
             # A class that takes anything may take this; a near name says that it was meant.
-            near = difflib.get_close_matches(word, [*node, *taken.names], n=1, cutoff=0.8)
-            return None if taken.anything and not near else _Place(path, taken.names)
-        if not _implied('.'.join(path)):
-            return None  # a part that is new altogether
-        node = {}
+            near = difflib.get_close_matches(word, [*node, *names], n=1, cutoff=0.8)
+            if word in names or (anything and not near):
+                return None
+            return Unknown('.'.join(words), '.'.join(words[: depth + 1]), _nearest(cfg, words, depth, names))
     return None
 
 
-def _nearest(cfg: Config, key: str, new: _Place) -> Optional[str]:
+def _nearest(cfg: Config, words: List[str], depth: int, names: Set[str]) -> Optional[str]:
     """The most similar key of the config, else of the arguments that the class takes."""
-    *above, word = new.path
-    rest = key.split('.')[len(new.path) :]
-    for keys in (_keys(cfg), ('.'.join([*above, name, *rest]) for name in sorted(new.arguments))):
+    arguments = ['.'.join([*words[:depth], name, *words[depth + 1 :]]) for name in sorted(names)]
+    for keys in (_keys(cfg), arguments):
         # Keys of one part have much in common: the word that is wrong must be like one of the right key.
-        known = [each for each in keys if difflib.get_close_matches(word, each.split('.'), n=1, cutoff=0.75)]
-        found = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
+        known = [each for each in keys if difflib.get_close_matches(words[depth], each.split('.'), n=1, cutoff=0.75)]
+        found = difflib.get_close_matches('.'.join(words), known, n=1, cutoff=0.7)
         if found:
             return found[0]
     return None
@@ -121,39 +116,19 @@ def _keys(node, path: str = '') -> Iterator[str]:
         yield from _keys(value, where)
 
 
-class _Arguments(NamedTuple):
-    names: Set[str]
-    anything: bool  # whether it takes others too, as far as its signature shows
-
-
-def _arguments(node: dict, path: List[str], scope: Optional[str]) -> _Arguments:
-    """What a node of a config may have: the arguments of the class that it is for."""
-    kinds = [*_implied('.'.join(path)), *_classes(node.get('type'), scope)]
+def _arguments(node: dict, path: List[str], scope: Optional[str]) -> Tuple[Set[str], bool]:
+    """What a node of a config may have, the arguments of the classes that it is for; and whether they take others."""
+    kinds = [*PARTS.get('.'.join(path), ()), *_classes(node.get('type'), scope)]
+    names, anything = {'type', '_scope_'}, not kinds
     if path and path[0] in ('custom_hooks', 'default_hooks') and node.get('type'):
-        kinds.append('priority')
-    names = {kind for kind in kinds if isinstance(kind, str)}
-    signatures = [_signature(kind) for kind in kinds if not isinstance(kind, str)]
-    return _Arguments(
-        names.union(*(each.names for each in signatures)), not kinds or any(each.anything for each in signatures)
-    )
-
-
-def _implied(place: str) -> list:
-    """The classes and names behind the parts of a config that need no type."""
-    if place == '':
-        return [Runner, *TOP]
-    if place in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
-        return [DataLoader, *LOADER]
-    return {
-        'optim_wrapper': [OptimWrapper, AmpOptimWrapper, 'constructor', 'paramwise_cfg', 'type'],
-        'train_cfg': [EpochBasedTrainLoop, IterBasedTrainLoop, 'by_epoch', 'type'],
-        'val_cfg': [ValLoop, 'type'],
-        'test_cfg': [TestLoop, 'type'],
-        'default_hooks': [*HOOKS],
-        'randomness': ['seed', 'diff_rank_seed', 'deterministic'],
-        'auto_scale_lr': ['base_batch_size', 'enable'],
-        'env_cfg': ['cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'],
-    }.get(place, [])
+        names.add('priority')
+    for kind in kinds:
+        if isinstance(kind, str):
+            names.add(kind)
+        else:
+            more, takes_any = _signature(kind)
+            names, anything = names | more, anything or takes_any
+    return names, anything
 
 
 def _classes(kind, scope: Optional[str]) -> list:
@@ -169,9 +144,9 @@ def _classes(kind, scope: Optional[str]) -> list:
     return [each for each in found if each is not None]
 
 
-def _signature(kind) -> _Arguments:
+def _signature(kind) -> Tuple[Set[str], bool]:
     """The arguments of a class, with those that it passes on to the classes it inherits from."""
-    names, anything = {'type', '_scope_'}, False
+    names, anything = set(), False
     makers = [kind]
     if inspect.isclass(kind):
         makers = [vars(each)['__init__'] for each in kind.__mro__ if '__init__' in vars(each)]
@@ -179,9 +154,9 @@ def _signature(kind) -> _Arguments:
         try:
             parameters = inspect.signature(maker).parameters.values()
         except (TypeError, ValueError):
-            return _Arguments(names, True)
+            return names, True
         names |= {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
         anything = any(each.kind == each.VAR_KEYWORD for each in parameters)
         if not anything:
             break
-    return _Arguments(names - {'self'}, anything)
+    return names - {'self'}, anything

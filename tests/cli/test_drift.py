@@ -1,10 +1,7 @@
 """--resume with other settings: the log lists them, and training goes on."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -66,26 +63,3 @@ def test_a_longer_run_with_the_same_settings_is_not_warned_of(run):
     assert 'other settings' not in resumed(*run)
     remembered = read_checkpoint(run[1] / 'epoch_2.pth')['meta']['mmrm_run']
     assert remembered['processes'] == 1 and remembered['settings']['train_dataloader']['batch_size'] == 2
-
-
-@pytest.mark.slow
-def test_another_number_of_processes_is_told(run, free_port):
-    config, work = run
-    done = subprocess.run(
-        [
-            TOOLS / 'dist_train.sh',
-            config,
-            '2',
-            '--work-dir',
-            work,
-            '--resume',
-            '--cfg-options',
-            'train_cfg.max_epochs=2',
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=dict(os.environ, PORT=str(free_port), PYTHON=sys.executable, MMRM_DEVICE='cpu'),
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert (done.stdout + done.stderr).count('number of processes: 1 -> 2') == 1

@@ -13,7 +13,7 @@ from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop
 
 from mmrm.cli.preflight import check_resumable
-from mmrm.engine.runner import Runner, check_epoch_is_complete
+from mmrm.engine.runner import Runner
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.errors import UserFileError
 from mmrm.weights.runs import weights_of_run
@@ -203,21 +203,3 @@ def test_a_loop_that_cannot_go_on_in_mid_epoch_says_so_and_does_not_resume_from_
         train_by_iteration(tmp_path / 'work', loop=loop, resume=True, load_from=str(by_iteration / 'iter_6.pth'))
     with pytest.raises(UserFileError, match=rf'in the middle of epoch 2.*--resume {by_iteration}/iter_8\.pth'):
         check_resumable(by_iteration / 'iter_6.pth', by_iteration, by_epoch=True)
-
-
-@pytest.mark.parametrize(
-    'epoch, iteration, begun, complete',
-    [
-        (2, 12, 1, True),
-        (1, 9, 1, False),
-        (0, 6, 0, False),  # mmengine's own at the last iteration of an epoch: its schedulers are an epoch behind
-        (2, 12, None, True),
-    ],
-)
-def test_an_epoch_is_complete_if_it_is_counted(epoch, iteration, begun, complete):
-    info = {} if begun is None else dict(epoch=begun)
-    if complete:
-        check_epoch_is_complete('x.pth', epoch, iteration, info)
-    else:
-        with pytest.raises(UserFileError, match=r'x\.pth was written in the middle'):
-            check_epoch_is_complete('x.pth', epoch, iteration, info)

@@ -248,12 +248,8 @@ def saved(folder):
     return sorted(path.name for path in folder.glob('*_*.pth'))
 
 
-@pytest.fixture
-def often(monkeypatch):
+def test_checkpoints_by_the_clock_replace_each_other_and_go_with_the_next_one(tmp_path, monkeypatch, unbroken):
     monkeypatch.setattr(CrashSafeCheckpointHook, 'LOOK_EVERY', 1)
-
-
-def test_checkpoints_by_the_clock_replace_each_other_and_go_with_the_next_one(tmp_path, monkeypatch, often, unbroken):
     settings = dict(every=1, by_epoch=True, checkpoint=dict(every_minutes=2))
     for step, names in (
         (2, ['iter_2.pth']),
@@ -275,20 +271,6 @@ def test_ten_minutes_are_the_longest_time_without_a_checkpoint_unless_something_
         run = runner(tmp_path, **settings)
         (hook,) = [hook for hook in run.hooks if isinstance(hook, CrashSafeCheckpointHook)]
         assert hook.every_minutes == minutes and hook.saves_on_signals(run) == (settings != dict(every=-1))
-
-
-def test_a_checkpoint_by_the_clock_waits_for_the_end_of_an_accumulation(tmp_path, monkeypatch, often):
-    with pytest.raises(Stop):
-        runner(
-            tmp_path,
-            hooks=[Clock(monkeypatch).hook(), StopAfter(5)],
-            every=-1,
-            accumulate=3,
-            checkpoint=dict(every_minutes=2),
-        ).train()
-    assert saved(tmp_path) == ['iter_3.pth']
-    tensors = torch.load(tmp_path / 'iter_3.pth')['resume_state']['tensors'][0]
-    assert not [name for name in tensors if name.startswith('gradient')]
 
 
 def test_only_a_checkpoint_in_mid_epoch_holds_the_history_and_not_if_it_is_not_wanted(tmp_path):

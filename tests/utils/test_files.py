@@ -86,16 +86,6 @@ def test_a_folder_is_put_in_place_with_all_that_is_in_it(flushed, tmp_path):
     assert len(list((tmp_path / 'whole').iterdir())) == 2
 
 
-def test_a_folder_of_many_files_is_flushed_at_once(monkeypatch, tmp_path):
-    done = []
-    monkeypatch.setattr(os, 'sync', lambda: done.append((tmp_path / 'whole').exists()), raising=False)
-    (tmp_path / 'part').mkdir()
-    for number in range(files.MANY):
-        (tmp_path / 'part' / str(number)).touch()
-    put_in_place(tmp_path / 'part', tmp_path / 'whole')
-    assert done == [False] and len(list((tmp_path / 'whole').iterdir())) == files.MANY
-
-
 # ---------------------------------------------------------------------------------------------------------------- locks
 needs_locks = pytest.mark.skipif(files.fcntl is None, reason='no file locks here')
 

@@ -16,7 +16,7 @@ from ...utils.files import write_text
 from ...utils.saved import find_saved
 from .. import signals
 from ..loops import ResumableLoop, ValidationCutOff, accumulating
-from .non_finite import REMEDIES, TrainingDivergedError, agree, last_good_checkpoint, non_finite_tensors
+from .non_finite import agree, diverged, last_good_checkpoint, non_finite_tensors
 
 # What the name of a checkpoint ends in while it is written.
 PART = '.part'
@@ -201,10 +201,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
     def after_train(self, runner) -> None:
         self._training = False
         if self._refused:
-            raise TrainingDivergedError(
-                'training has ended with weights that are not finite: the log names them. '
-                f'{REMEDIES} {last_good_checkpoint(runner)}'
-            )
+            raise diverged(runner, 'training has ended with weights that are not finite: the log names them.')
         super().after_train(runner)
 
     def _save_checkpoint_with_step(self, runner, step, meta):
@@ -249,10 +246,10 @@ class CrashSafeCheckpointHook(CheckpointHook):
         if runner.iter != self._refused_at:  # the best one is saved in the same place
             self._refused, self._refused_at = self._refused + 1, runner.iter
         if self._refused >= PATIENCE:
-            raise TrainingDivergedError(
-                f'training was stopped: {self._refused} checkpoints in a row were not written, '
-                'because the weights are not finite: the log names them. '
-                f'{REMEDIES} {last_good_checkpoint(runner)}'
+            raise diverged(
+                runner,
+                f'training was stopped: {self._refused} checkpoints in a row were not written, because the weights '
+                'are not finite: the log names them.',
             )
         return False
 

@@ -11,6 +11,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop
 
 from ...utils.errors import UserError, check_numbers
+from ..loops import modules
 
 REMEDIES = (
     'Try a lower learning rate, a longer warm-up or gradient clipping (--cfg-options '
@@ -103,7 +104,7 @@ class NonFiniteLossHook(Hook):
         if not agree(self._failed is not None)[0]:
             return
         failed = next(row for row in all_gather_object(self._failed) if row is not None)
-        raise TrainingDivergedError(self._message(runner, failed))
+        raise diverged(runner, self._message(runner, failed))
 
     @staticmethod
     def _message(runner, row: Row) -> str:
@@ -118,9 +119,13 @@ class NonFiniteLossHook(Hook):
         process = f' of process {row.process}' if get_world_size() > 1 else ''
         return (
             f'training was stopped: the loss{process} was not finite in {row.length} iterations in a row, from '
-            f'iteration {row.first} on{epoch}, with {", ".join(rates)}: {values}. {REMEDIES} '
-            f'{last_good_checkpoint(runner)}'
+            f'iteration {row.first} on{epoch}, with {", ".join(rates)}: {values}.'
         )
+
+
+def diverged(runner, what: str) -> TrainingDivergedError:
+    """The error for a run that does not come back: what happened, what to try, and the last good checkpoint."""
+    return TrainingDivergedError(f'{what} {REMEDIES} {last_good_checkpoint(runner)}')
 
 
 def agree(*values: int) -> List[int]:
@@ -148,12 +153,12 @@ def non_finite_tensors(runner) -> List[str]:
     The optimizer's state is left out: NaN there is NaN in the weights in the same step, and an infinite second moment
     (of Adam, after one huge gradient) only stops its weight from moving.
     """
-    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-    states = dict(model.state_dict())
-    for hook in runner.hooks:
-        if isinstance(getattr(hook, 'ema_model', None), torch.nn.Module):
-            states.update({f'ema.{name}': value for name, value in hook.ema_model.state_dict().items()})
-    states = {name: value for name, value in states.items() if torch.is_tensor(value) and value.is_floating_point()}
+    states = {
+        f'{"ema." * (number > 0)}{name}': value
+        for number, module in modules(runner)
+        for name, value in (module.module if is_model_wrapper(module) else module).state_dict().items()
+        if torch.is_tensor(value) and value.is_floating_point()
+    }
     if not states:
         return []
     finite = [value.isfinite().all() for value in states.values()]

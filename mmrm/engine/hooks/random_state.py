@@ -12,9 +12,7 @@ from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop
 
 from ...utils.random_state import get_random_state, set_random_state
-
-KEY = 'random_state'
-SAMPLER_KEY = 'sampler_seed'
+from ..loops import RANDOM_KEY, SEED_KEY
 
 
 @HOOKS.register_module()
@@ -41,7 +39,7 @@ class RandomStateHook(Hook):
             return
         if hasattr(runner.train_loop, 'load_resume_state'):  # it takes what it needs by itself
             return
-        states = checkpoint.get(KEY)
+        states = checkpoint.get(RANDOM_KEY)
         if states is not None and len(states) != get_world_size():
             warnings.warn(
                 f'The checkpoint holds the random state of {len(states)} process(es) and this run has '
@@ -52,8 +50,8 @@ class RandomStateHook(Hook):
         self._states = states
         # Without a seed in the config the sampler of this run was built with another one.
         sampler = self._sampler(runner)
-        if SAMPLER_KEY in checkpoint and hasattr(sampler, 'seed'):
-            sampler.seed = checkpoint[SAMPLER_KEY]
+        if SEED_KEY in checkpoint and hasattr(sampler, 'seed'):
+            sampler.seed = checkpoint[SEED_KEY]
 
     def before_train_epoch(self, runner) -> None:
         if self._states is not None and self._by_epoch(runner):
@@ -65,9 +63,9 @@ class RandomStateHook(Hook):
 
     def before_save_checkpoint(self, runner, checkpoint: dict) -> None:
         if self._states is not None:
-            checkpoint[KEY] = self._states
+            checkpoint[RANDOM_KEY] = self._states
             if hasattr(self._sampler(runner), 'seed'):
-                checkpoint[SAMPLER_KEY] = self._sampler(runner).seed
+                checkpoint[SEED_KEY] = self._sampler(runner).seed
 
     @staticmethod
     def _by_epoch(runner) -> bool:
