@@ -6,13 +6,14 @@ two splits give one class two labels. All of this can be found before the first 
 
 import os
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mmengine.config import Config
 from mmengine.registry import DATASETS
+from mmpretrain.datasets.custom import find_folders
 
 from ..utils.config import dataset_class, datasets, preprocessor_is_beside, type_name
-from ..utils.errors import UserValueError
+from ..utils.errors import UserValueError, abbreviate
 
 PARTS = ('train', 'val', 'test')
 SHOWN = 10  # names in a message
@@ -30,7 +31,7 @@ class DataClasses(NamedTuple):
         empty (tuple[str]): The subfolders without an image.
         declared (int): How many classes ``metainfo`` names, where the folders are others; else 0.
         labels (dict): Where each label is found first, where labels were read, e.g. ``{7: 'line 12 of train.txt'}``.
-        unreadable (str): What is wrong with the annotation file, '' if nothing is.
+            One that is not a whole number is a string.
     """
 
     field: str
@@ -40,11 +41,17 @@ class DataClasses(NamedTuple):
     folder: Optional[Path] = None
     empty: Tuple[str, ...] = ()
     declared: int = 0
-    labels: Dict[int, str] = {}
-    unreadable: str = ''
+    labels: Dict[Union[int, str], str] = {}
 
     def __str__(self) -> str:
         return f'{self.field} ({self.kind})'
+
+    def describe_folders(self) -> str:
+        """`` (the folders a, b, c of /data/train, without an image: c)``; '' if its classes are no folders."""
+        if not self.folder:
+            return ''
+        empty = f', without an image: {abbreviate(self.empty, SHOWN)}' if self.empty else ''
+        return f' (the folders {abbreviate(self.names, SHOWN)} of {self.folder}{empty})'
 
 
 class ClassReport(NamedTuple):
@@ -128,13 +135,16 @@ def _from_config(config: dict, field: str, scope: Optional[str]) -> DataClasses:
     if not _reads_files(dataset):
         return found
     if dataset.ann_file:
-        return found._replace(**_labels_of_file(Path(dataset.ann_file)))
+        return found._replace(labels=_labels_of_file(Path(dataset.ann_file)))
     folder = Path(dataset.img_prefix)
     if not folder.is_dir():  # another check reports it
         return found
-    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    names = tuple(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith('.'))
-    empty = tuple(name for name in names if not _has_image(folder / name, dataset.is_valid_file))
+    names = tuple(find_folders(str(folder))[0])
+    empty = tuple(
+        name
+        for name in names
+        if not any(dataset.is_valid_file(file) for _, _, files in os.walk(folder / name) for file in files)
+    )
     # Names that are declared stand for the folders, one each, in their order.
     declared = len(found.names) if len(found.names) != len(names) else 0
     return found._replace(names=names, folder=folder, empty=empty, declared=declared)
@@ -158,22 +168,15 @@ def _reads_files(dataset) -> bool:
     )
 
 
-def _has_image(folder: Path, is_image) -> bool:
-    return any(is_image(name) for _, _, names in os.walk(folder) for name in names)
-
-
-def _labels_of_file(path: Path) -> dict:
+def _labels_of_file(path: Path) -> Dict[Union[int, str], str]:
     """The labels of a file with a path and a label on each line."""
-    if not path.is_file():  # another check reports it
-        return {}
-    first: Dict[str, str] = {}
-    with open(path, encoding='utf-8') as file:
-        for number, line in enumerate(file, 1):
-            first.setdefault(line.strip().rpartition(' ')[2], f'line {number} of {path}')
-    bad = next((place for word, place in first.items() if not word.lstrip('+-').isdecimal()), None)
-    if bad:
-        return dict(unreadable=f'{bad} does not end in a label: a path, a blank and a whole number are expected')
-    return dict(labels={int(word): place for word, place in first.items()})
+    first: Dict[Union[int, str], str] = {}
+    if path.is_file():  # another check reports it
+        with open(path, encoding='utf-8') as file:
+            for number, line in enumerate(file, 1):
+                label = line.strip().rpartition(' ')[2]
+                first.setdefault(int(label) if label.isdecimal() else label, f'line {number} of {path}')
+    return first
 
 
 def built_classes(dataset, field: str) -> List[DataClasses]:
@@ -201,25 +204,22 @@ def built_classes(dataset, field: str) -> List[DataClasses]:
 
 
 # ------------------------------------------------------------------------------------------------------ the comparison
-def compare(
-    heads: Dict[str, int], data: Sequence[DataClasses], cfg: Optional[Config] = None, parts: Sequence[str] = PARTS
-) -> ClassReport:
+def compare(heads: Dict[str, int], data: Sequence[DataClasses], cfg: Config, parts: Sequence[str]) -> ClassReport:
     """Report which numbers and names do not agree.
 
     Args:
         heads (dict): Every ``num_classes`` of the model, by its place (:func:`model_classes`).
         data (Sequence[DataClasses]): Of the data sets, training first.
-        cfg (Config, optional): For ``topk`` of head and evaluators. Defaults to None, which does not check them.
+        cfg (Config): For ``topk`` of head and evaluators.
         parts (Sequence[str]): The evaluators to check.
     """
     report = ClassReport([], {}, [])
-    model = (cfg.get('model') if cfg else None) or {}
+    model = cfg.get('model') or {}
     if model.get('language_model') or model.get('tracker'):  # its numbers count words or persons, not classes
         return report
     _compare_folders(data, report)
-    excluded = _compare_splits(data, report)
     # A folder that lacks a few of a thousand classes is no reason to change the model.
-    excluded += [each for each in data if each.declared and not _fits_option(each.names)]
+    excluded = [*_compare_splits(data, report), *(each for each in data if each.declared)]
     _compare_heads(heads, [each for each in data if each not in excluded], report)
     head = heads.get('model.head.num_classes')
     number = next((len(each.names) - len(each.empty) for each in data if each.names), None)
@@ -231,7 +231,7 @@ def compare(
                 report.options[place] = head
     for each in data:
         _compare_labels(each, heads, head, report)
-    ranks = _too_large_topk(cfg, number, parts) if cfg is not None and number else {}
+    ranks = _too_large_topk(cfg, number, parts) if number else {}
     if ranks:
         report.problems.append(f'{", ".join(ranks)} asks for more classes than the {number} there are')
         report.options.update(ranks)
@@ -243,15 +243,13 @@ def _compare_folders(data: Sequence[DataClasses], report: ClassReport) -> None:
     for each in data:
         if each.declared:
             report.problems.append(
-                f'{each} has {each.declared} classes, but {each.folder} has {len(each.names)} class folders: '
-                f'{_abbreviate(each.names)}{_empty(each)}'
+                f'{each} has {each.declared} classes, but {len(each.names)} class folders{each.describe_folders()}: '
+                f'set {each.field}.metainfo.classes to them, or remove those that are not classes'
             )
-            if _fits_option(each.names):
-                report.options[f'{each.field}.metainfo.classes'] = ','.join(each.names)
         elif each.empty and each.field.startswith('train'):
             report.warnings.append(
                 f'{each}: {each.folder} has {len(each.empty)} class folder(s) without an image, which count as '
-                f'classes: {_abbreviate(each.empty)}'
+                f'classes: {abbreviate(each.empty, SHOWN)}'
             )
 
 
@@ -267,52 +265,47 @@ def _compare_splits(data: Sequence[DataClasses], report: ClassReport) -> List[Da
         if not moved:
             continue
         label, name = moved[0]
-        missing = _abbreviate([other for other in first.names if other not in each.names])
-        extra = _abbreviate([other for other in each.names if other not in labels])
-        differences = ', '.join([f'{missing} missing'] * bool(missing) + [f'{extra} extra'] * bool(extra))
+        differing = abbreviate(sorted({*first.names} ^ {*each.names}), SHOWN) or 'none'
         report.problems.append(
-            f'{each.field} has {len(each.names)} classes, {first.field} has {len(first.names)}'
-            + (f' ({differences})' if differences else '')
-            + f': {name!r} would be label {label} in one and {labels[name][0]} in the other'
-            + ('. Both need the same class folders, if need be an empty one' if each.folder and first.folder else '')
+            f'{each.field} has {len(each.names)} classes, {first.field} has {len(first.names)} (not in both: '
+            f'{differing}): {name!r} would be label {label} in one and {labels[name][0]} in the other. Both need the '
+            'same classes in the same order; a class without images needs an empty folder'
         )
         wrong.append(each)
     return wrong
 
 
 def _compare_heads(heads: Dict[str, int], data: Sequence[DataClasses], report: ClassReport) -> None:
-    groups: Dict[tuple, List[DataClasses]] = {}
+    reported = set()
     for each in data:
-        allowed = (len(each.names), each.things)  # a panoptic network has heads for all and heads for things
-        wrong = tuple(place for place, number in heads.items() if number not in allowed)
-        if each.names and wrong:
-            groups.setdefault((len(each.names), wrong), []).append(each)
-    for (number, wrong), group in groups.items():
-        first = group[0]
-        folders = f' (the folders {_abbreviate(first.names)} of {first.folder})' if first.folder else ''
+        number = len(each.names)
+        allowed = (number, each.things)  # a panoptic network has heads for all and heads for things
+        wrong = tuple(place for place, given in heads.items() if given not in allowed)
+        if not number or not wrong or (number, wrong) in reported:
+            continue
+        reported.add((number, wrong))
         report.problems.append(
-            f'{" and ".join(each.field for each in group)} ({first.kind}) {"has" if len(group) == 1 else "have"} '
-            f'{number} classes{folders}{_empty(first)}, the model has '
+            f'{each} has {number} classes{each.describe_folders()}, the model has '
             + ', '.join(f'{place}={heads[place]}' for place in wrong)
         )
         for place in wrong:
-            if number - len(first.empty) != heads[place]:  # else it is enough to remove the empty ones
-                report.options.setdefault(place, number - len(first.empty))
+            if number - len(each.empty) != heads[place]:  # else it is enough to remove the empty ones
+                report.options.setdefault(place, number - len(each.empty))
 
 
 def _compare_labels(data: DataClasses, heads: Dict[str, int], head: Optional[int], report: ClassReport) -> None:
-    if data.unreadable:
-        report.problems.append(f'{data}: {data.unreadable}')
     number = len(data.names) or head
     if number is None or not data.labels:
         return
-    lowest, highest = min(data.labels), max(data.labels)
-    if lowest < 0 or highest >= number:
-        wrong = highest if highest >= number else lowest
+    wrong = [label for label in data.labels if label not in range(number)]
+    if wrong:
         report.problems.append(
-            f'{data} has the label {wrong} ({data.labels[wrong]}); with {number} classes 0 to {number - 1} are allowed'
+            f'{data} has the label {wrong[0]} ({data.labels[wrong[0]]}); with {number} classes 0 to {number - 1} are '
+            'allowed'
         )
-    elif not data.names and data.field.startswith('train') and highest < number - 1:
+        return
+    highest = max(data.labels)
+    if not data.names and data.field.startswith('train') and highest < number - 1:
         report.warnings.append(
             f'{data} has labels up to {highest}, model.head.num_classes={number}. If there are {highest + 1} classes: '
             f'--cfg-options {" ".join(f"{place}={highest + 1}" for place in heads)}'
@@ -333,19 +326,3 @@ def _too_large_topk(cfg: Config, number: int, parts: Sequence[str]) -> Dict[str,
             fitting = [rank for rank in ranks if rank <= number] or [1]
             found[f'{place}.topk'] = fitting[0] if len(fitting) == 1 else str(fitting).replace(' ', '')
     return found
-
-
-def _fits_option(names: Sequence[str]) -> bool:
-    """Whether ``--cfg-options`` can hold the classes: few, and names that stay strings."""
-    words = all(name.replace('_', '').replace('-', '').isalnum() and not name[0].isdecimal() for name in names)
-    return 1 < len(names) <= SHOWN and words
-
-
-def _abbreviate(names: Sequence[str]) -> str:
-    return ', '.join(names[:SHOWN]) + (' ...' if len(names) > SHOWN else '')
-
-
-def _empty(data: DataClasses) -> str:
-    if not data.empty:
-        return ''
-    return f', {len(data.empty)} of them empty ({_abbreviate(data.empty)}: remove it if it is not a class)'

@@ -73,7 +73,7 @@ def test_all_problems_are_listed_at_once(ready, monkeypatch, tmp_path):
     report = check(CELL, {'model.init_cfg.checkpoint': str(tmp_path / 'none.pth'), 'model.bbox_head.num_classes': 3})
     text = '\n'.join(report.problems)
     assert 'none.pth do not exist' in text
-    assert 'have 80 classes, the model has model.bbox_head.num_classes=3' in text
+    assert 'has 80 classes, the model has model.bbox_head.num_classes=3' in text
     assert 'train data: missing:' in text and 'annotations/instances_train2017.json' in text
 
 

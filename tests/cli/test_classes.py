@@ -2,17 +2,19 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers import classifier
+from mmengine.config import Config
 from PIL import Image
 from tiny_run import BESIDE, write_run
 from torch import nn
 
 from mmrm import cli
 from mmrm.engine.classes import check_classes
-from mmrm.engine.hooks import check_num_classes
+from mmrm.engine.hooks.check_classes import check_runner_classes
 from mmrm.utils.config import read_config
 from mmrm.utils.errors import UserValueError
 
@@ -80,7 +82,7 @@ def test_readmes_snippet_on_own_folders_stops_with_the_options_that_fix_it(tmp_p
     config = tmp_path / 'mine.py'
     config.write_text(SNIPPET.format(root=str(write_folders(tmp_path / 'own'))))
     line = error(cli.main, 'train', config, '--work-dir', tmp_path / 'work')
-    assert 'have 4 classes (the folders a, b, c, d of' in line
+    assert 'train_dataloader.dataset (CustomDataset) has 4 classes (the folders a, b, c, d of' in line
     assert 'model.head.num_classes=1000, data_preprocessor.num_classes=1000' in line
     assert options_of(line) == ['model.head.num_classes=4', 'data_preprocessor.num_classes=4', 'val_evaluator.topk=1']
     assert not (tmp_path / 'work').exists()
@@ -105,17 +107,18 @@ def test_readmes_snippet_on_own_folders_stops_with_the_options_that_fix_it(tmp_p
         ),
         (
             dict(classes=4, more=IMAGENET),
-            '(ImageNet) has 1000 classes, but {data}/train has 4 class folders: a, b, c, d',
-            {f'{part}_dataloader.dataset.metainfo.classes': 'a,b,c,d' for part in ('train', 'val')},
+            '(ImageNet) has 1000 classes, but 4 class folders (the folders a, b, c, d of {data}/train): set '
+            'train_dataloader.dataset.metainfo.classes to them',
+            {},
         ),
         (
             dict(classes=4, empty=('train/tmp', 'val/tmp')),  # all is well without the folder
-            'have 5 classes (the folders a, b, c, d, tmp of {data}/train), 1 of them empty (tmp: remove it',
+            'has 5 classes (the folders a, b, c, d, tmp of {data}/train, without an image: tmp)',
             {},
         ),
         (
             dict(classes=4, val='abd'),
-            'val_dataloader.dataset has 3 classes, train_dataloader.dataset has 4 (c missing): '
+            'val_dataloader.dataset has 3 classes, train_dataloader.dataset has 4 (not in both: c): '
             "'d' would be label 2 in one and 3 in the other",
             {},
         ),
@@ -129,9 +132,7 @@ def test_class_folders_and_heads_are_compared(tmp_path, change, message, options
         assert not found.problems and not found.warnings
         return
     assert message.format(data=tmp_path / 'data') in found.text()
-    assert found.options == {
-        key if 'dataset' in key or 'topk' in key else f'{key}.num_classes': options[key] for key in options
-    }
+    assert found.options == {key if 'topk' in key else f'{key}.num_classes': options[key] for key in options}
     if options:
         assert report(config, **found.options).problems == []
     with pytest.raises(UserValueError):
@@ -175,12 +176,12 @@ def test_the_options_of_the_message_train_and_images_are_listed_once(tmp_path, e
     [
         ([0, 1, 2], 2, '', 'has the label 2 (line 3 of {file}); with 2 classes 0 to 1 are allowed'),
         ([0, -1, 1], 2, '', 'has the label -1 (line 2 of {file})'),
-        ([0, 'cat', 1], 2, '', 'line 2 of {file} does not end in a label'),
+        ([0, 'cat', 1], 2, '', 'has the label cat (line 2 of {file})'),
         (
             [0, 1],
             2,
             ", metainfo=dict(classes=['x', 'y', 'z'])",
-            'have 3 classes, the model has model.head.num_classes=2',
+            'has 3 classes, the model has model.head.num_classes=2',
         ),
         ([0, 1], 1000, '', None),
     ],
@@ -241,21 +242,26 @@ def test_models_whose_numbers_are_not_classes_are_not_compared(tmp_path, base):
     assert check_classes(read_config(config)).problems == []
 
 
-class Data:
-    def __init__(self, number):
-        self.metainfo = dict(classes=[str(index) for index in range(number)])
-
-
-def test_a_built_model_is_compared_with_built_data():
-    model = classifier(num_classes=5)
-    check_num_classes(model, dict(training=Data(5), validation=Data(5)))
-    check_num_classes(nn.Linear(1, 1), dict(training=Data(5)))
-    check_num_classes(model, dict(training=object()))
-    message = r'validation \(Data\) has 7 classes, the model has model.head.num_classes=5'
-    with pytest.raises(UserValueError, match=message):
-        check_num_classes(model, dict(training=Data(5), validation=Data(7)))
-    model.data_preprocessor.num_classes = 6
-    with pytest.raises(UserValueError, match=r'head.num_classes=5, but model.data_preprocessor.num_classes=6'):
-        check_num_classes(model, {})
-    with pytest.raises(UserValueError, match=r'has 5 classes, the model has model.data_preprocessor.num_classes=6'):
-        check_num_classes(model, dict(training=Data(5)))
+@pytest.mark.parametrize(
+    'number, message',
+    [
+        (None, None),
+        (5, None),
+        (7, r'val_dataloader.dataset \(Data\) has 7 classes, the model has model.head.num_classes=5, model.data_prep'),
+    ],
+)
+def test_a_built_model_is_compared_with_built_data(number, message):
+    data = type('Data', (), dict(metainfo=dict(classes=list(map(str, range(number))))) if number else {})()
+    loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=data))
+    run = SimpleNamespace(
+        cfg=Config(), _train_loop=None, _val_loop=loop, _test_loop={}, model=classifier(num_classes=5)
+    )
+    if message:
+        with pytest.raises(UserValueError, match=message):
+            check_runner_classes(run)
+        return
+    check_runner_classes(run)
+    check_runner_classes(SimpleNamespace(**{**vars(run), 'model': nn.Linear(1, 1), '_classes_agree': False}))
+    run.model.data_preprocessor.num_classes, run._classes_agree = 6, False
+    with pytest.raises(UserValueError, match=r'5.* model.data_preprocessor.num_classes=6'):
+        check_runner_classes(run)

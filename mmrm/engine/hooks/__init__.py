@@ -2,7 +2,7 @@
 
 from .bind_augments import BindAugmentsHook
 from .channels_last import ChannelsLastHook
-from .check_classes import CheckClassesHook, check_num_classes
+from .check_classes import CheckClassesHook
 from .crash_safe_checkpoint import CrashSafeCheckpointHook
 from .dropblock import DropBlockHook
 from .log_consistency import LogConsistencyHook
@@ -23,6 +23,5 @@ __all__ = [
     'RandomStateHook',
     'ResetHistoryHook',
     'TrainingDivergedError',
-    'check_num_classes',
     'rm_worker_init',
 ]
