@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 import torchvision
 from torch import nn
@@ -126,46 +125,64 @@ def test_label_smoothing_is_of_the_loss_and_not_of_the_history():
 # How it reads a network.
 
 
-@pytest.mark.parametrize(
-    'name, layer, channels',
-    [
-        ('resnet18', 'layer4', 512),
-        ('mobilenet_v3_small', 'features', 576),
-        ('swin_t', 'features', 768),
-        ('swin_t', 'permute', 768),
-    ],
-)
-def test_torchvision(name, layer, channels):
-    net = torchvision.models.get_model(name, num_classes=7, weights=None)
-    model = RecursiveMixModel(net, layer, input_size=64)
-    assert (model.in_channels, model.num_classes) == (channels, 7)
-    assert feature_map_of(model, torch.randn(2, 3, 64, 64)).shape == (2, channels, 2, 2)
+def torchvision_net(name):
+    return torchvision.models.get_model(name, num_classes=5, weights=None)
+
+
+def timm_net(name, **options):
+    return pytest.importorskip('timm').create_model(name, num_classes=5, **options)
+
+
+def hugging_face_net(name, **options):
+    transformers = pytest.importorskip('transformers')
+    config = getattr(transformers, f'{name}Config')(num_labels=5, **options)
+    return getattr(transformers, f'{name}ForImageClassification')(config)
+
+
+RESNET = dict(embedding_size=8, hidden_sizes=[8, 8, 16, 32], depths=[1] * 4)
+VIT = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=64)
+SWIN = dict(image_size=64, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4)
 
 
 @pytest.mark.parametrize(
-    'body, size',
+    'build, name, layer, shape, options',
     [
-        (dict(nhwc=True), (32, 32)),
-        (dict(nhwc=True), (32, 64)),
-        (dict(prefix=0), (32, 32)),
-        (dict(prefix=0), (32, 64)),
-        (dict(prefix=1), (32, 32)),
-        (dict(prefix=1), (32, 64)),
-        (dict(prefix=5), (32, 32)),
-        (dict(prefix=2), (40, 48)),
+        (torchvision_net, 'resnet18', 'layer4', (512, 2, 2), {}),
+        (torchvision_net, 'mobilenet_v3_small', 'features', (576, 2, 2), {}),
+        (torchvision_net, 'swin_t', 'features', (768, 2, 2), {}),
+        (torchvision_net, 'swin_t', 'permute', (768, 2, 2), {}),
+        (timm_net, 'resnet18', 'layer4', (512, 2, 2), {}),
+        (timm_net, 'vit_tiny_patch16_224', 'norm', (192, 4, 4), dict(img_size=64)),
+        (timm_net, 'swin_tiny_patch4_window7_224', 'norm', (768, 2, 2), dict(img_size=64, window_size=2)),
+        (hugging_face_net, 'ResNet', 'resnet', (32, 2, 2), RESNET),
+        (hugging_face_net, 'ViT', 'vit', (32, 4, 4), VIT),
+        (hugging_face_net, 'Swin', 'swin', (32, 8, 8), SWIN),
     ],
 )
-def test_a_map_is_the_same_in_every_layout(body, size):
+def test_networks_of_other_libraries(build, name, layer, shape, options):
+    model = RecursiveMixModel(build(name, **options), layer, input_size=64)
+    assert (model.in_channels, model.num_classes) == (shape[0], 5)
+    for images, labels in batches(2, (64, 64), samples=2):
+        model(images, labels).backward()
+    assert model.losses['consistency'] > 0
+    assert feature_map_of(model, images).shape == (2, *shape)
+
+
+@pytest.mark.parametrize(
+    'body, dry, size',
+    [
+        (dict(nhwc=True), (32, 32), (32, 32)),
+        (dict(nhwc=True), (32, 64), (32, 64)),
+        (dict(prefix=0), (32, 64), (32, 64)),
+        (dict(prefix=5), (32, 32), (32, 32)),
+        (dict(prefix=2), (40, 48), (40, 48)),
+        (dict(prefix=1), (32, 32), (24, 48)),
+    ],
+)
+def test_a_map_is_the_same_in_every_layout_and_size(body, dry, size):
     net = Net(Patches(**body))
-    model = RecursiveMixModel(net, 'body', input_size=size)
+    model = RecursiveMixModel(net, 'body', input_size=dry)
     images = torch.randn(2, 3, *size)
-    assert torch.allclose(feature_map_of(model, images), net.body.embed(images), atol=1e-6)
-
-
-def test_the_size_of_training_may_differ_from_the_dry_runs():
-    net = Net(Patches(prefix=1))
-    model = RecursiveMixModel(net, 'body', input_size=32)
-    images = torch.randn(2, 3, 24, 48)
     assert torch.allclose(feature_map_of(model, images), net.body.embed(images), atol=1e-6)
 
 
@@ -179,11 +196,7 @@ def test_timms_number_of_prefix_tokens_is_believed():
 
 def test_a_layout_that_the_shape_leaves_open_is_asked_for():
     net = Net(Patches(channels=4, nhwc=True), channels=4)  # 4 x 4 x 4
-    with pytest.raises(
-        ValueError,
-        match=r"layer 'body' of Net may be of layout NCHW or NHWC, .*"
-        r': set layout to one of them \(got \[\(1, 4, 4, 4\)\]\)',
-    ):
+    with pytest.raises(ValueError, match=r"layer 'body' of Net may be of layout NCHW or NHWC.*set layout"):
         RecursiveMixModel(net, 'body', input_size=32)
     model = RecursiveMixModel(net, 'body', input_size=32, layout='NHWC')
     images = torch.randn(2, 3, 32, 32)
@@ -196,6 +209,7 @@ def test_a_layout_that_the_shape_leaves_open_is_asked_for():
         lambda x: (x, torch.zeros(len(x), 3, 20, 20)),  # attention weights
         lambda x: dict(last_hidden_state=x, pooler_output=x.mean((1, 2))[..., None, None]),
         lambda x: [[x]],
+        lambda x: (x.repeat_interleave(2, 1).repeat_interleave(2, 2), x),  # a pyramid: the deepest map counts
     ],
 )
 def test_layers_that_return_more_than_a_tensor(output):
@@ -207,28 +221,6 @@ def test_layers_that_return_more_than_a_tensor(output):
     net = Net(Body(nhwc=True))
     model, images = RecursiveMixModel(net, 'body', input_size=32), torch.randn(2, 3, 32, 32)
     assert torch.allclose(feature_map_of(model, images), net.body.embed(images), atol=1e-6)
-
-
-def test_of_a_pyramid_the_deepest_map_counts():
-
-    class Body(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.stages = nn.ModuleList([nn.Conv2d(3, 6, 4, 4), nn.Conv2d(6, 9, 2, 2)])
-
-        def forward(self, images):
-            first = self.stages[0](images)
-            return first, self.stages[1](first)
-
-    class Backbone(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.fc = Body(), nn.Linear(9, 5)
-
-        def forward(self, images):
-            return self.fc(self.body(images)[-1].mean((2, 3)))
-
-    assert RecursiveMixModel(Backbone(), 'body', input_size=32)._reading.shape == (9, 4, 4)
 
 
 class Output(NamedTuple):
@@ -245,47 +237,6 @@ def test_networks_that_return_more_than_logits(wrap):
     assert model.num_classes == 5
     assert torch.equal(model(images), net.fc(net.body(images).flatten(1, 2).mean(1)))
     model(images, torch.tensor([1, 2])).backward()
-
-
-@pytest.mark.parametrize(
-    'name, layer, shape, options',
-    [
-        ('resnet18', 'layer4', (512, 2, 2), {}),
-        ('vit_tiny_patch16_224', 'norm', (192, 4, 4), dict(img_size=64)),
-        ('swin_tiny_patch4_window7_224', 'norm', (768, 2, 2), dict(img_size=64, window_size=2)),
-    ],
-)
-def test_timm(name, layer, shape, options):
-    timm = pytest.importorskip('timm')
-    model = RecursiveMixModel(timm.create_model(name, num_classes=5, **options), layer, input_size=64)
-    assert model._reading.shape == shape and model.num_classes == 5
-    for images, labels in batches(2, (64, 64), samples=2):
-        model(images, labels).backward()
-    assert model.losses['consistency'] > 0
-
-
-@pytest.mark.parametrize(
-    'name, layer, shape, options',
-    [
-        ('ResNet', 'resnet', (32, 2, 2), dict(embedding_size=8, hidden_sizes=[8, 8, 16, 32], depths=[1] * 4)),
-        (
-            'ViT',
-            'vit',
-            (32, 4, 4),
-            dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=64),
-        ),
-        ('Swin', 'swin', (32, 8, 8), dict(image_size=64, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4)),
-    ],
-)
-def test_hugging_face(name, layer, shape, options):
-    transformers = pytest.importorskip('transformers')
-    config = getattr(transformers, f'{name}Config')(num_labels=5, **options)
-    net = getattr(transformers, f'{name}ForImageClassification')(config)
-    model = RecursiveMixModel(net, layer, input_size=64)
-    assert model._reading.shape == shape and model.num_classes == 5
-    for images, labels in batches(2, (64, 64), samples=2):
-        model(images, labels).backward()
-    assert model.losses['consistency'] > 0
 
 
 # What it leaves alone.
@@ -352,65 +303,28 @@ def test_autocast():
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def _ddp_worker(rank, port, folder):
-    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
-    torch.manual_seed(0)
-    model = RecursiveMixModel(convnet(), '1', input_size=32, alpha=1.0, omega=0.5, rng=np.random.RandomState(rank))
-    ddp = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
-    torch.manual_seed(rank)
-    mixed = []
-    for step, (images, labels) in enumerate(batches(8)):
-        if step % 3 == rank:  # one process mixes and the other does not
-            model.reset_history()
-        optimizer.zero_grad()
-        ddp(images, labels).backward()
-        optimizer.step()
-        mixed.append(model.losses['lam'] > 0)
-    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    torch.save(dict(mixed=mixed, weights=weights, logits=ddp.eval()(torch.ones(1, 3, 32, 32))), f'{folder}/{rank}.pth')
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow  # tests/test_training_setups.py does the same with mmpretrain's parts
-def test_ddp_needs_no_search_for_unused_parameters(tmp_path, free_port):
-    torch.multiprocessing.spawn(_ddp_worker, (free_port, str(tmp_path)), nprocs=2)
-    one, other = (torch.load(tmp_path / f'{rank}.pth') for rank in range(2))
-    assert torch.equal(one['weights'], other['weights'])
-    assert any(a != b for a, b in zip(one['mixed'], other['mixed'])) and any(one['mixed'])
-    assert one['logits'].shape == (1, 5)
-
-
 # What it refuses.
 
 
-def test_a_wrong_layer_is_answered_with_the_right_ones():
+@pytest.mark.parametrize(
+    'layer, problem',
+    [
+        ('layer5', "ResNet has no layer 'layer5'"),
+        ('fc', r"layer 'fc' of ResNet is not a feature map for this image \(\[\(1, 5\)\]\)"),
+        ('idle', "layer 'idle' of ResNet does not run in a forward pass"),
+    ],
+)
+def test_a_wrong_layer_is_answered_with_the_right_ones(layer, problem):
     net = torchvision.models.resnet18(num_classes=5)
-    with pytest.raises(
-        ValueError,
-        match=r"ResNet has no layer 'layer5'; layers with a map, last first: "
-        r"'layer4' \(512 channels, 2 x 2\), 'layer3' \(256 channels, 4 x 4\)",
-    ):
-        RecursiveMixModel(net, 'layer5', input_size=64)
-    with pytest.raises(
-        ValueError,
-        match=r"layer 'fc' of ResNet is not a feature map for this image \(\[\(1, 5\)\]\); "
-        r".*'layer4'",
-    ):
-        RecursiveMixModel(net, 'fc', input_size=64)
     net.idle = nn.Identity()
-    with pytest.raises(ValueError, match=r"layer 'idle' of ResNet does not run in a forward pass; .*'layer4'"):
-        RecursiveMixModel(net, 'idle', input_size=64)
+    with pytest.raises(ValueError, match=rf"{problem}; .*'layer4' \(512 channels, 2 x 2\), 'layer3'"):
+        RecursiveMixModel(net, layer, input_size=64)
     assert not any(module._forward_hooks for module in net.modules())
 
 
 def test_a_wrong_input_size_is_named():
     net = torchvision.models.VisionTransformer(32, 8, 1, 2, 16, 32, num_classes=7)
-    with pytest.raises(
-        ValueError,
-        match=r'VisionTransformer fails on an input of 3 x 224 x 224 \(Wrong image height.*'
-        r'Set input_size',
-    ):
+    with pytest.raises(ValueError, match=r'fails on an input of 3 x 224 x 224 .*Set input_size'):
         RecursiveMixModel(net, 'encoder')
     assert net.training
 
@@ -418,9 +332,11 @@ def test_a_wrong_input_size_is_named():
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        (dict(layer='4', layout='HWC'), "layout='HWC' must be None or one of"),
+        (dict(module='resnet18'), 'module must be a torch.nn.Module, not str'),
+        (dict(module=convnet()[:2]), r'must return logits .*shape \(1, 16, 4, 4\)'),
+        (dict(layout='HWC'), "layout='HWC' must be None or one of"),
         (dict(prefix_tokens=-1), 'prefix_tokens=-1 must be'),
-        (dict(label_smoothing=1.5), r'label_smoothing=1.5 must be a number in \[0, 1\)'),
+        (dict(label_smoothing=1.5), 'label_smoothing=1.5 must be'),
         (dict(input_size=(3, 32, 32, 1)), r'input_size=\(3, 32, 32, 1\) must be'),
         (dict(num_classes=7), 'num_classes=7, but Sequential gives 5 logits'),
         (dict(alpha=2), 'alpha=2 must be'),
@@ -428,15 +344,8 @@ def test_a_wrong_input_size_is_named():
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        RecursiveMixModel(convnet(), **{'layer': '1', 'input_size': 32, **arguments})
-
-
-def test_what_is_no_classifier_is_refused():
-    with pytest.raises(TypeError, match=r'module must be a torch.nn.Module, not str'):
-        RecursiveMixModel('resnet18')
-    with pytest.raises(ValueError, match=r'must return logits of shape \(N, num_classes\).*shape \(1, 16, 4, 4\)'):
-        RecursiveMixModel(convnet()[:2], '1', input_size=32)
+    with pytest.raises((ValueError, TypeError), match=message):
+        RecursiveMixModel(**{'module': convnet(), 'layer': '1', 'input_size': 32, **arguments})
 
 
 def test_a_layer_that_is_skipped_in_training_is_named():
@@ -472,32 +381,25 @@ for name in ('mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg', 'rich', 'matplo
     sys.modules[name] = None
 import torch
 import mmrm
-from mmrm import Box, Consistency, Mix, RecursiveMix, RecursiveMixModel
 from mmrm.models.regularisers.moex import exchange_moments
 from torch import nn
 net = nn.Sequential(nn.Conv2d(3, 6, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
-model = RecursiveMixModel(net, '0', input_size=16)
+model = mmrm.RecursiveMixModel(net, '0', input_size=16)
 for _ in range(2):
     model(torch.randn(2, 3, 16, 16), torch.tensor([0, 2])).backward()
 method = ['Box', 'Consistency', 'Mix', 'RecursiveMix', 'RecursiveMixModel', '__version__']
 assert sorted(mmrm.__all__) == sorted([*method, 'get_model', 'list_models'])
-for name in ('RMConsistencyHead', 'RMDataPreprocessor', 'datasets', 'weights'):
+for name in ('RMConsistencyHead', 'datasets'):
     try:
         getattr(mmrm, name)
     except ImportError as error:
-        message = str(error)
-        assert message.startswith(f'mmrm.{name} needs OpenMMLab, and mmengine, mmcv, mmpretrain cannot be found')
-    else:
-        raise SystemExit(f'{name} came from somewhere')
-try:
-    from mmrm import RMConsistencyHead
-except ImportError as error:
-    print(error)
-assert not hasattr(mmrm, 'nonsense')
+        print(error)
 """
 
 
 def test_it_imports_and_trains_on_torch_and_numpy_alone():
     run = subprocess.run([sys.executable, '-c', WITHOUT], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+    for name in ('RMConsistencyHead', 'datasets'):
+        assert f'mmrm.{name} needs OpenMMLab, and mmengine, mmcv, mmpretrain cannot be found' in run.stdout
     assert 'pip install .[openmmlab]' in run.stdout

@@ -1,20 +1,17 @@
 """Mixing at a layer: any backbone, by the names of its modules."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import batch, classifier, step
-from mmengine.model import MMDistributedDataParallel
-from mmengine.optim import OptimWrapper
-from mmengine.registry import HOOKS
 from mmpretrain.registry import BATCH_AUGMENTS, MODELS
-from torch import distributed as dist
 from torch import nn
 
-import mmrm
+from mmrm.engine.hooks import BindAugmentsHook
 from mmrm.models.regularisers import (
     CutMixMoEx,
     FeatureCutMix,
@@ -55,15 +52,6 @@ def linear(augments, bind=True, probs=None, **kwargs):
 def seed(value=0):
     np.random.seed(value)
     torch.manual_seed(value)
-
-
-def stage_outputs(model, layer, inputs):
-    """What a layer puts out, after every hook, and what is fed to the one behind it."""
-    kept = []
-    handle = model.backbone.get_submodule(layer).register_forward_hook(lambda m, a, out: kept.append(out))
-    feats = model.backbone(inputs)
-    handle.remove()
-    return kept[0], feats[-1]
 
 
 # ---------------------------------------------------------------------------------------------- equal to what is known
@@ -124,35 +112,35 @@ def test_cutmix_moex_weighs_three_labels(value):
 
 
 # ------------------------------------------------------------------------------------------------------- at the layer
-def test_the_layer_puts_out_what_its_arithmetic_says():
-    for name, expected in (('ManifoldMixup', manifold_mixup), ('MoEx', exchange_moments)):
-        model = linear(METHODS[name])
-        data = model.data_preprocessor(batch(), training=True)
-        layer, _, arguments = bound_augments(model)[0]._drawn
-        unmixed = copy.deepcopy(model)
-        unbind_augments(unmixed)
-        plain, _ = stage_outputs(unmixed, layer, data['inputs'])
-        mixed, _ = stage_outputs(model, layer, data['inputs'])
-        assert torch.allclose(mixed, expected(plain, **arguments), atol=1e-6)
-        assert not mixed.allclose(plain)
+@pytest.mark.parametrize('name, expected', [('ManifoldMixup', manifold_mixup), ('MoEx', exchange_moments)])
+def test_the_layer_puts_out_what_its_arithmetic_says(name, expected):
+    model, outputs = linear(METHODS[name]), []
+    data = model.data_preprocessor(batch(), training=True)
+    layer, _, arguments = bound_augments(model)[0]._drawn
+    unmixed = copy.deepcopy(model)
+    unbind_augments(unmixed)
+    for each in (unmixed, model):  # this hook runs after those that mix
+        each.backbone.get_submodule(layer).register_forward_hook(lambda m, a, out: outputs.append(out))
+        each.backbone(data['inputs'])
+    plain, mixed = outputs
+    assert torch.allclose(mixed, expected(plain, **arguments), atol=1e-6)
+    assert not mixed.allclose(plain)
 
 
 def test_feature_cutmix_draws_box_and_share_on_the_grid_of_the_layer():
     model = linear(dict(type='FeatureCutMix', layers=['layer3']))
     shares = set()
     seed()
-    for _ in range(60):
+    for _ in range(20):
         data = model.data_preprocessor(batch(size=(64, 96)), training=True)
         mask = bound_augments(model)[0]._drawn.arguments['mask']
         assert mask.shape == (4, 6)  # stride 16
+        share = mask.float().mean().item()
+        shares.add(round(share, 6))
         scores = torch.stack([sample.gt_score for sample in data['data_samples']])
-        shares.add(round(1 - mask.float().mean().item(), 6))
-        partial = scores[(scores.max(1).values < 1)]
-        assert all(
-            min(abs(value - share) for share in (1 - mask.float().mean().item(), mask.float().mean().item())) < 1e-6
-            for value in partial.max(1).values.tolist()
-        )
-    assert len(shares) > 5 and all(share * 24 == pytest.approx(round(share * 24), abs=1e-3) for share in shares)
+        for value in scores.max(1).values.tolist():  # 1 where both have one label
+            assert min(abs(value - one) for one in (share, 1 - share, 1)) < 1e-6
+    assert len(shares) > 3
 
 
 def test_looking_at_the_sizes_changes_neither_statistics_nor_modes():
@@ -166,22 +154,14 @@ def test_looking_at_the_sizes_changes_neither_statistics_nor_modes():
 
 @pytest.mark.parametrize('name', METHODS)
 def test_evaluation_is_not_mixed(name):
-    model, plain = linear(METHODS[name]), linear(dict(type='Mixup', alpha=1.0))
-    plain.load_state_dict(model.state_dict())
-    step(model, batch()), step(plain, batch())
-    for each in (model, plain):  # forget what the steps did to the statistics
-        for module in each.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.reset_running_stats()
-        each.eval()
-    data = batch(generator=torch.Generator().manual_seed(1))
+    model = linear(METHODS[name])
+    plain = copy.deepcopy(model)
+    unbind_augments(plain)
+    images = plain.data_preprocessor(batch())['inputs']
+    model.data_preprocessor(batch(), training=True)  # the passes that follow come right after a training batch
     with torch.no_grad():
-        first, second = (each(each.data_preprocessor(copy.deepcopy(data))['inputs']) for each in (model, plain))
-        assert first.equal(second)
-        # Also a forward pass that does not go through the preprocessor, right after a training batch.
-        images = model.data_preprocessor(copy.deepcopy(data), training=True)['inputs']
-        images = plain.data_preprocessor(copy.deepcopy(data))['inputs']
-        assert model(images).equal(plain(images))
+        assert model.eval()(images).equal(plain.eval()(images))
+        assert model(model.data_preprocessor(batch())['inputs']).isfinite().all()
 
 
 @pytest.mark.parametrize('name', METHODS)
@@ -230,47 +210,36 @@ BACKBONES = {
 def test_other_backbones_are_mixed_by_the_names_of_their_modules(name):
     config, layers, layer = BACKBONES[name]
     for augment in [ManifoldMixup(layers=layers)] + ([MoEx(layer=layer)] if layer else []):
-        torch.manual_seed(0)
-        net = MODELS.build(dict(config))
-        net.train()
         holder = nn.Module()
-        holder.backbone = net
+        holder.backbone = MODELS.build(dict(config))
         augment.bind(holder)
-        images, labels = images_and_labels(4, (32, 32))
-        torch.manual_seed(1)
-        images, _ = augment(images, labels)
+        images, _ = augment(*images_and_labels(4, (32, 32)))
         torch.manual_seed(2)
-        mixed = net(images)[-1]
+        mixed = holder.backbone(images)[-1]
         augment.clear()
         torch.manual_seed(2)
-        assert not mixed.allclose(net(images)[-1], atol=1e-4)
-
-
-def test_feature_cutmix_refuses_tokens_by_their_shape():
-    holder = nn.Module()
-    holder.backbone = MODELS.build(dict(TOKENS))
-    augment = FeatureCutMix(layers=['layers.0'])
-    augment.bind(holder)
-    with pytest.raises(UserValueError, match=r"layer 'layers.0' puts out the shape \(1, 17, 16\) for one image"):
-        augment(*images_and_labels(2, (32, 32)))
+        assert not mixed.allclose(holder.backbone(images)[-1], atol=1e-4)
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input
-def test_a_layer_that_does_not_exist_is_told_with_those_that_do():
-    model = linear(dict(type='ManifoldMixup', layers=['input', 'stage1']), bind=False)
-    with pytest.raises(UserValueError) as error:
-        bind_augments(model)
-    assert str(error.value) == (
-        "ManifoldMixup: layer 'stage1' does not exist in ResNet. There are input, conv1, bn1, relu, maxpool, layer1, "
-        'layer2, layer3, layer4, and the modules inside them.'
-    )
-
-
-def test_a_list_of_modules_is_told_with_what_is_in_it():
-    augment, holder = MoEx(layer='stages'), nn.Module()
-    holder.backbone = MODELS.build(BACKBONES['ConvNeXt'][0])
-    with pytest.raises(UserValueError, match=r'stages.0, stages.1, stages.2, stages.3'):
+@pytest.mark.parametrize(
+    'augment, backbone, message',
+    [
+        (
+            ManifoldMixup(layers=['input', 'stage1']),
+            dict(type='ResNet', depth=18, base_channels=8),
+            "ManifoldMixup: layer 'stage1' does not exist in ResNet. There are input, conv1, bn1",
+        ),
+        (MoEx(layer='stages'), BACKBONES['ConvNeXt'][0], 'stages.0, stages.1, stages.2, stages.3'),
+        (FeatureCutMix(layers=['layers.0']), TOKENS, r"layer 'layers.0' puts out the shape \(1, 17, 16\)"),
+    ],
+)
+def test_a_layer_that_does_not_fit_is_named(augment, backbone, message):
+    holder = nn.Module()
+    holder.backbone = MODELS.build(dict(backbone))
+    with pytest.raises(UserValueError, match=message):
         augment.bind(holder)
+        augment(*images_and_labels(2, (32, 32)))
 
 
 def test_a_layer_that_is_run_more_than_once_is_an_error_at_the_first_batch():
@@ -283,11 +252,11 @@ def test_a_layer_that_is_run_more_than_once_is_an_error_at_the_first_batch():
 @pytest.mark.parametrize(
     'wrong, message',
     [
-        (lambda: ManifoldMixup(alpha=0), 'ManifoldMixup: alpha=0 must be a finite number above 0'),
-        (lambda: FeatureCutMix(alpha='1'), "FeatureCutMix: alpha='1' must be a finite number above 0"),
-        (lambda: MoEx(lam=1.5), 'MoEx: lam=1.5 must be a number from 0 to 1'),
-        (lambda: CutMixMoEx(moex_prob=1.2), 'CutMixMoEx: moex_prob=1.2 must be a number from 0 to 1'),
-        (lambda: ManifoldMixup(layers=[]), 'ManifoldMixup: layers=.. must name one layer or more'),
+        (lambda: ManifoldMixup(alpha=0), 'ManifoldMixup: alpha=0 '),
+        (lambda: FeatureCutMix(alpha='1'), "FeatureCutMix: alpha='1' "),
+        (lambda: MoEx(lam=1.5), 'MoEx: lam=1.5 '),
+        (lambda: CutMixMoEx(moex_prob=1.2), 'CutMixMoEx: moex_prob=1.2 '),
+        (lambda: ManifoldMixup(layers=[]), 'must name one layer or more'),
         (lambda: ManifoldMixup(layers=['layer1', 'layer1']), 'each once'),
     ],
 )
@@ -309,13 +278,8 @@ def test_a_copy_of_the_model_mixes_by_itself(name):
     model = linear(METHODS[name])
     twin = copy.deepcopy(model)
     ours, theirs = bound_augments(model)[0], bound_augments(twin)[0]
-    assert theirs is not ours and theirs.model is twin
-    seed(1)
-    data = twin.data_preprocessor(batch(generator=torch.Generator().manual_seed(1)), training=True)
-    assert theirs._drawn is not None and ours._drawn is None
-    seed(1)
-    same = model.data_preprocessor(batch(generator=torch.Generator().manual_seed(1)), training=True)
-    assert twin(**data, mode='loss')['loss'].equal(model(**same, mode='loss')['loss'])
+    twin.data_preprocessor(batch(), training=True)
+    assert theirs.model is twin and theirs._drawn is not None and ours._drawn is None
     unbind_augments(twin)
     assert not any(module._forward_hooks for module in twin.modules())
     assert any(module._forward_hooks for module in model.modules())
@@ -326,12 +290,7 @@ def test_a_compiled_network_mixes_alike_and_one_graph_serves_all_draws(augment):
     torch._dynamo.reset()
     net, graphs = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)), []
     augment.bind(net)
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph
-
-    compiled = torch.compile(net, backend=backend)
+    compiled = torch.compile(net, backend=lambda graph, inputs: graphs.append(graph) or graph)
     for value in range(4):
         seed(value)
         images, _ = augment(*images_and_labels())
@@ -363,43 +322,12 @@ def test_it_stands_beside_recursive_mix_whose_history_stays():
 
 
 def test_the_hook_binds_before_training_and_lets_go_after():
-    class Runner:
-        model = linear(METHODS['MoEx'], bind=False)
-
-    hook = HOOKS.build(dict(type='BindAugmentsHook'))
-    hook.before_train(Runner)
-    assert bound_augments(Runner.model)[0].model is Runner.model
-    step(Runner.model, batch())
-    hook.after_train(Runner)
-    assert not any(module._forward_hooks for module in Runner.model.modules())
-    assert not Runner.model.data_preprocessor._forward_pre_hooks
-
-
-def test_binding_twice_mixes_once():
-    model = linear(METHODS['MoEx'])
-    bind_augments(model)
-    assert len(model.backbone.maxpool._forward_hooks) == 1
-    assert mmrm.bind_augments is bind_augments
-
-
-def _ddp_worker(rank, port, folder):
-    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
-    model = linear([*METHODS.values()])
-    ddp = MMDistributedDataParallel(model, device_ids=None, broadcast_buffers=False, find_unused_parameters=False)
-    wrapper = OptimWrapper(torch.optim.SGD(ddp.parameters(), lr=0.05), accumulative_counts=2)
-    seed(rank)  # the ranks choose other augments, layers and partners
-    layers = []
-    for _ in range(8):
-        ddp.train_step(batch(), wrapper)
-        layers.append([each._drawn.layer for each in bound_augments(model) if each._drawn])
-    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    torch.save(dict(layers=layers, weights=weights), f'{folder}/{rank}.pth')
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_under_ddp_every_process_mixes_at_its_own_layer(tmp_path, free_port):
-    torch.multiprocessing.spawn(_ddp_worker, (free_port, str(tmp_path)), nprocs=2)
-    one, other = (torch.load(tmp_path / f'{rank}.pth') for rank in range(2))
-    assert torch.equal(one['weights'], other['weights']) and one['layers'] != other['layers']
-    assert all(len(layers) == 1 for layers in one['layers'] + other['layers'])
+    runner, hook = SimpleNamespace(model=linear(METHODS['MoEx'], bind=False)), BindAugmentsHook()
+    hook.before_train(runner)
+    bind_augments(runner.model)  # twice: it mixes once
+    assert bound_augments(runner.model)[0].model is runner.model
+    assert len(runner.model.backbone.maxpool._forward_hooks) == 1
+    step(runner.model, batch())
+    hook.after_train(runner)
+    assert not any(module._forward_hooks for module in runner.model.modules())
+    assert not runner.model.data_preprocessor._forward_pre_hooks

@@ -17,7 +17,6 @@ from mmpretrain.registry import BATCH_AUGMENTS, MODELS
 from torch import distributed as dist
 
 from mmrm import bind_augments
-from mmrm.core import mix_labels
 from mmrm.models.regularisers import PuzzleMix
 from mmrm.models.regularisers.puzzlemix import (
     graph_cut,
@@ -25,7 +24,6 @@ from mmrm.models.regularisers.puzzlemix import (
     pool_saliency,
     puzzle_mix,
     saliency_map,
-    transport,
     transport_plan,
 )
 from mmrm.utils.errors import UserError, UserValueError
@@ -41,11 +39,9 @@ def augment(**options):
     return made
 
 
-def net(augments, probs=None, **options):
-    options = {'preprocessor': 'ClsDataPreprocessor', 'head': HEAD, **options}
-    model = classifier(augments=augments, probs=probs, **options)
-    if options['preprocessor'] == 'ClsDataPreprocessor':
-        model.neck = MODELS.build(dict(type='GlobalAveragePooling'))
+def net(augments, **options):
+    model = classifier(augments=augments, preprocessor='ClsDataPreprocessor', head=HEAD, **options)
+    model.neck = MODELS.build(dict(type='GlobalAveragePooling'))
     return model
 
 
@@ -190,19 +186,6 @@ def test_the_graph_cut_finds_the_cheapest_masks(blocks):
     assert min(above) > -1e-6 and max(above) < 0.02 and np.mean(np.array(above) < 1e-5) > 0.8
 
 
-@pytest.mark.parametrize('solve', [solve_exactly, graph_cut], ids=['exact', 'gco'])
-def test_disjoint_salient_halves_are_both_shown_whole(solve):
-    if solve is graph_cut:
-        pytest.importorskip('gco')
-    saliency = torch.full((2, 32, 32), 1e-3)
-    saliency[0, :, :16], saliency[1, :, 16:] = 1, 1
-    images = torch.stack([torch.full((3, 32, 32), 0.2), torch.full((3, 32, 32), 0.8)])
-    mixed, share = puzzle_mix(images, images, saliency, torch.tensor([1, 0]), 0.5, 4, solve=solve)
-    assert (mixed[0, :, :, :16] == 0.2).all() and (mixed[0, :, :, 16:] == 0.8).all()
-    assert (mixed[1, :, :, :16] == 0.2).all() and (mixed[1, :, :, 16:] == 0.8).all()
-    assert share.tolist() == [0.5, 0.5]
-
-
 # --------------------------------------------------------------------------------------------------------- transport
 def literal_plan(mask, saliency, eps):
     """The paper's algorithm for masked transport, one block at a time: the block at each place that is shown."""
@@ -239,75 +222,43 @@ def test_the_plan_is_the_papers(blocks):
     assert moved or blocks == 2
 
 
-def test_blocks_of_images_that_are_not_square_are_moved_whole():
-    images = torch.rand(2, 3, 8, 12)
-    plan = torch.stack([torch.randperm(16), torch.randperm(16)])
-    moved = transport(images, plan)
-    for sample, place in np.ndindex(2, 16):
-        (row, column), (to_row, to_column) = divmod(plan[sample, place].item(), 4), divmod(place, 4)
-        assert moved[sample, :, to_row * 2 : to_row * 2 + 2, to_column * 3 : to_column * 3 + 3].equal(
-            images[sample, :, row * 2 : row * 2 + 2, column * 3 : column * 3 + 3]
-        )
-
-
 def test_both_images_are_moved_each_by_its_own_saliency_and_mask():
+    """Images that are not square: blocks of 4 x 6 pixels."""
     generator = torch.Generator().manual_seed(3)
-    images = torch.rand(2, 3, 16, 16, generator=generator)
-    saliency = F.interpolate(torch.rand(2, 1, 4, 4, generator=generator) ** 9, scale_factor=4)[:, 0]
-    labels = iter(torch.randint(0, 3, (2, 4, 4), generator=generator).numpy())
-    masks = []
-
-    def solve(*terms):
-        masks.append(next(labels))
-        return masks[-1]
-
-    mixed, _ = puzzle_mix(images, images, saliency, torch.tensor([1, 0]), 0.5, 4, solve=solve)
+    images = torch.rand(2, 3, 16, 24, generator=generator)
+    saliency = F.interpolate(torch.rand(2, 1, 4, 4, generator=generator) ** 9, scale_factor=(4, 6))[:, 0]
+    labels = torch.randint(0, 3, (2, 4, 4), generator=generator).numpy()
+    answers = iter(labels)
+    mixed, share = puzzle_mix(
+        images, images, saliency, torch.tensor([1, 0]), 0.5, 4, solve=lambda *terms: next(answers)
+    )
     pooled, moved = pool_saliency(saliency, 4).numpy(), [0, 0]
+    cells = images.unflatten(2, (4, 4)).unflatten(4, (4, 6))  # N, C, row, 4, column, 6
     for sample in range(2):
-        mask, wanted = 1 - masks[sample] / 2, torch.zeros(3, 16, 16)
+        mask, wanted = 1 - labels[sample] / 2, torch.zeros(3, 4, 4, 4, 6)
         for side, (source, shown) in enumerate(((sample, mask), (1 - sample, 1 - mask))):
             for (row, column), block in literal_plan(shown, pooled[source], 0.8).items():
-                piece = images[source, :, 4 * block[0] : 4 * block[0] + 4, 4 * block[1] : 4 * block[1] + 4]
-                wanted[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] += shown[row, column] * piece
+                wanted[:, row, :, column] += shown[row, column] * cells[source, :, block[0], :, block[1]]
                 moved[side] += block != (row, column)
-        assert torch.allclose(mixed[sample], wanted, atol=1e-6)
+        assert torch.allclose(mixed[sample], wanted.reshape(3, 16, 24), atol=1e-6)
+        assert share[sample].item() == pytest.approx(mask.mean())
     assert all(moved)
 
 
-def test_a_sample_keeps_the_share_of_its_mask():
-    images, saliency, index = torch.rand(3, 3, 16, 16), torch.rand(3, 16, 16), torch.tensor([1, 2, 0])
-    labels = np.stack([np.zeros((4, 4), int), np.full((4, 4), 2), np.tile([[0, 1, 2, 2]], (4, 1))])
-    answers = iter(labels)
-    mixed, share = puzzle_mix(images, images, saliency, index, 0.5, 4, eps=0, solve=lambda *terms: next(answers))
-    assert share.tolist() == [1.0, 0.0, 0.375]
-    assert mixed[0].equal(images[0]) and mixed[1].equal(images[2])
-    assert torch.allclose(mixed[2, :, :, 4:8], (images[2] + images[0])[:, :, 4:8] / 2)
-    scores = mix_labels(torch.eye(3), torch.eye(3)[index], 1 - share)
-    assert torch.allclose(scores, torch.tensor([[1, 0, 0], [0, 0, 1], [0.625, 0, 0.375]]))
-
-
 # ------------------------------------------------------------------------------------------------------- the augment
-def test_a_training_step_mixes_images_and_labels_alike():
-    made = augment()
-    model = net(made)
+@pytest.mark.parametrize('dtype', [None, torch.bfloat16, torch.float16])
+def test_a_training_step_mixes_images_and_labels(dtype):
+    model, data = net(augment()), batch(3)
     bind_augments(model)
-    data = batch(6)
-    ready = model.data_preprocessor(copy.deepcopy(data), training=True)
+    with torch.autocast('cpu', dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        ready = model.data_preprocessor(copy.deepcopy(data), training=True)
     plain = model.data_preprocessor(copy.deepcopy(data), training=False)['inputs']
+    assert ready['inputs'].dtype == torch.float32 and ready['inputs'].isfinite().all()
     scores = torch.stack([sample.gt_score for sample in ready['data_samples']])
-    assert torch.allclose(scores.sum(1), torch.ones(6)) and not ready['inputs'].equal(plain)
+    assert torch.allclose(scores.sum(1), torch.ones(3)) and not ready['inputs'].equal(plain)
     assert all(parameter.grad is None for parameter in model.parameters())
     step(model, data)
     assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_it_works_under_autocast(dtype):
-    model = net(augment())
-    bind_augments(model)
-    with torch.autocast('cpu', dtype=dtype):
-        ready = model.data_preprocessor(batch(3), training=True)
-    assert ready['inputs'].dtype == torch.float32 and ready['inputs'].isfinite().all()
 
 
 def test_without_gco_wrapper_binding_says_what_to_install(monkeypatch):
@@ -318,22 +269,13 @@ def test_without_gco_wrapper_binding_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    'options, message',
-    [
-        (dict(alpha=0), 'alpha=0 '),
-        (dict(beta=-1), 'beta=-1 '),
-        (dict(gamma='x'), "gamma='x'"),
-        (dict(eta=math.inf), 'eta=inf'),
-        (dict(eps=-0.1), 'eps=-0.1'),
-        (dict(labels=1), 'labels=1 '),
-        (dict(blocks=()), r'blocks=\(\)'),
-        (dict(blocks=[1]), 'each of blocks=1'),
-        (dict(neighbour_size=0), 'neighbour_size=0 '),
-    ],
+    'argument, value',
+    [('alpha', 0), ('beta', -1), ('gamma', 'x'), ('eta', math.inf), ('eps', -0.1), ('labels', 1), ('blocks', ())]
+    + [('blocks', [1]), ('neighbour_size', 0)],
 )
-def test_bad_arguments_are_named(options, message):
-    with pytest.raises(UserValueError, match=f'PuzzleMix: {message}'):
-        PuzzleMix(**options)
+def test_bad_arguments_are_named(argument, value):
+    with pytest.raises(UserValueError, match=f'PuzzleMix: (each of )?{argument}='):
+        PuzzleMix(**{argument: value})
 
 
 def test_images_that_cannot_be_cut_are_named():
