@@ -22,11 +22,14 @@ BACKBONES = ['r50', 'pvtv2-b1']
 REGULARISERS = ['baseline', 'cutmix', 'rm']
 
 
+CELLS = [(network, backbone) for network in COCO + ADE for backbone in BACKBONES]
+
+
 def name_of(network, backbone):
     return f'{network}_{backbone}_fpn_1x_coco' if network in COCO else f'{network}_{backbone}_8xb2-80k_ade20k-512x512'
 
 
-NAMES = [name_of(network, backbone) for network in COCO + ADE for backbone in BACKBONES]
+NAMES = [name_of(*pair) for pair in CELLS]
 
 
 @pytest.fixture(autouse=True)
@@ -67,20 +70,23 @@ def test_siblings_differ_in_their_weights_only(name):
         assert len((CONFIGS / regulariser / f'{name}.py').read_text().splitlines()) <= 5
 
 
-@pytest.mark.parametrize('name', NAMES)
-def test_what_all_cells_have(name):
-    config = load('rm', name)
+@pytest.mark.parametrize('network, backbone', CELLS)
+def test_what_all_cells_have(network, backbone):
+    config = load('rm', name_of(network, backbone))
     assert config.custom_imports == dict(imports=['mmrm.models'], allow_failed_imports=False)
     assert config.model.init_cfg.type == 'StrictPretrained'
     assert config.model.backbone.init_cfg is None and config.model.get('pretrained') is None
     assert config.train_dataloader.batch_size == 2 and config.auto_scale_lr.base_batch_size == 16
-    if 'pvtv2' in name:
-        backbone = config.model.backbone
-        assert (backbone.type, backbone.embed_dims, backbone.num_layers) == (
-            'mmdet.PyramidVisionTransformerV2',
-            64,
-            [2, 2, 2, 2],
-        )
+    with_masks = network in COCO and network not in ('atss', 'gfl')
+    if network in COCO and backbone == 'r50':
+        optimizer = dict(type='SGD', lr=0.02 if with_masks else 0.01, momentum=0.9, weight_decay=1e-4)
+    else:
+        optimizer = dict(type='AdamW', lr=2e-4 if with_masks else 1e-4, weight_decay=1e-4)
+    assert dict(config.optim_wrapper.optimizer) == optimizer
+    if backbone == 'pvtv2-b1':
+        net = config.model.backbone
+        wanted = 'mmdet.PyramidVisionTransformerV2', 64, [2, 2, 2, 2]
+        assert (net.type, net.embed_dims, net.num_layers) == wanted
 
 
 @pytest.mark.parametrize('network', COCO)
@@ -108,46 +114,13 @@ def without_scope(node):
     return [without_scope(item) for item in node] if isinstance(node, (list, tuple)) else node
 
 
-SGD_01 = dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=1e-4)
-SGD_02 = dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=1e-4)
-ADAMW_1 = dict(type='AdamW', lr=1e-4, weight_decay=1e-4)
-ADAMW_2 = dict(type='AdamW', lr=2e-4, weight_decay=1e-4)
-OPTIMIZERS = {
-    'atss_r50': SGD_01,
-    'gfl_r50': SGD_01,
-    'mask-rcnn_r50': SGD_02,
-    'htc_r50': SGD_02,
-    'htc-without-semantic_r50': SGD_02,
-    'atss_pvtv2-b1': ADAMW_1,
-    'gfl_pvtv2-b1': ADAMW_1,
-    'mask-rcnn_pvtv2-b1': ADAMW_2,
-    'htc_pvtv2-b1': ADAMW_2,
-    'htc-without-semantic_pvtv2-b1': ADAMW_2,
-    'pspnet_r50': ADAMW_1,
-    'upernet_r50': ADAMW_1,
-    'pspnet_pvtv2-b1': ADAMW_1,
-    'upernet_pvtv2-b1': ADAMW_1,
-}
-
-
-@pytest.mark.parametrize('start', OPTIMIZERS)
-def test_optimizers(start):
-    config = load('rm', name_of(*start.rsplit('_', 1)))
-    assert dict(config.optim_wrapper.optimizer) == OPTIMIZERS[start]
-
-
 @pytest.mark.parametrize('backbone', BACKBONES)
 @pytest.mark.parametrize('network', COCO)
 def test_detectors_follow_the_1x_schedule_and_measure_what_the_tables_show(network, backbone):
     config = load('rm', name_of(network, backbone))
     warmup, steps = config.param_scheduler
-    assert (warmup.type, warmup.start_factor, warmup.begin, warmup.end, warmup.by_epoch) == (
-        'LinearLR',
-        0.001,
-        0,
-        500,
-        False,
-    )
+    found = warmup.type, warmup.start_factor, warmup.begin, warmup.end, warmup.by_epoch
+    assert found == ('LinearLR', 0.001, 0, 500, False)
     assert (steps.type, steps.milestones, steps.gamma, steps.by_epoch) == ('MultiStepLR', [8, 11], 0.1, True)
     assert config.train_cfg.max_epochs == 12
     for evaluator in (config.val_evaluator, config.test_evaluator):
@@ -186,20 +159,15 @@ def test_segmentors_follow_the_authors_logs(network, backbone):
 
 
 # ------------------------------------------------------------------------------------------------------- the variables
-@pytest.mark.parametrize('name', NAMES)
-def test_one_variable_moves_all_data(name, monkeypatch):
+@pytest.mark.parametrize('name', [name_of('htc', 'r50'), name_of('pspnet', 'pvtv2-b1')])
+def test_two_variables_move_all_data_and_choose_the_weights(name, monkeypatch):
     monkeypatch.setenv('MMRM_DATA', '/elsewhere')
+    monkeypatch.setenv('MMRM_BACKBONE', 'my/run')
     config = Config.fromfile(CONFIGS / 'rm' / f'{name}.py')
     assert not re.search(r'(?<!elsewhere/)\b(data/)?(coco|ade)/', str(config.to_dict()))
     for part in ('train', 'val', 'test'):
         assert config[f'{part}_dataloader'].dataset.data_root.startswith('/elsewhere/')
-
-
-def test_one_variable_chooses_the_weights(monkeypatch):
-    monkeypatch.setenv('MMRM_BACKBONE', 'my/run')
-    for regulariser in REGULARISERS:
-        config = Config.fromfile(CONFIGS / regulariser / f'{NAMES[0]}.py')
-        assert config.model.init_cfg.checkpoint == 'my/run'
+    assert config.model.init_cfg.checkpoint == 'my/run'
 
 
 # ------------------------------------------------------------------------------------------------------------ training
@@ -221,13 +189,12 @@ def runs(world, tmp_path_factory):
     return run
 
 
-QUICK = ['pspnet_pvtv2-b1']  # ATSS on ResNet-50: tests/test_end_to_end.py
-CELLS = [pytest.param(start, marks=[] if start in QUICK else pytest.mark.slow) for start in OPTIMIZERS]
+# ATSS on ResNet-50: tests/test_end_to_end.py
+TRAINED = [pair if pair == ('pspnet', 'pvtv2-b1') else pytest.param(*pair, marks=pytest.mark.slow) for pair in CELLS]
 
 
-@pytest.mark.parametrize('start', CELLS)
-def test_a_cell_trains_from_its_pretraining_and_is_evaluated(start, world, runs, tmp_path):
-    network, backbone = start.rsplit('_', 1)
+@pytest.mark.parametrize('network, backbone', TRAINED)
+def test_a_cell_trains_from_its_pretraining_and_is_evaluated(network, backbone, world, runs, tmp_path):
     run = runs('pvt' if backbone == 'pvtv2-b1' else 'r50')
     config = cell(CONFIGS / 'rm' / f'{name_of(network, backbone)}.py', world, run)
     # An untrained network is sure of nothing, and COCO's metric leaves no trace without a box.
