@@ -69,7 +69,7 @@ class Compared(NamedTuple):
         other (float): The reference's mean there.
         difference (Difference): With its 95 % interval, None where there are too few runs for one.
         how (str): 'paired by seed' or 'seeds differ' (Welch's interval), with the number of runs.
-        best (float): The difference of the means of the best results so far.
+        best (float): The difference of the means of the best results up to that step.
     """
 
     step: int
@@ -80,7 +80,7 @@ class Compared(NamedTuple):
     best: float
 
 
-def compare(results: Sequence[Result], others: Sequence[Result]) -> Optional[Compared]:
+def compare(results: Sequence[Result], others: Sequence[Result], measure: Metric) -> Optional[Compared]:
     """A group against the reference, ``others``; None if there is no step that both have measured."""
     mine, theirs = ([each for each in group if each.values] for group in (results, others))
     common = set.intersection(*(set(each.values) for each in (*mine, *theirs))) if mine and theirs else set()
@@ -98,7 +98,10 @@ def compare(results: Sequence[Result], others: Sequence[Result]) -> Optional[Com
     else:
         shown = welch_difference(a, b)
         how = f'seeds differ, {"one run each" if len(a) == len(b) == 1 else f"{len(a)} and {len(b)} runs"}'
-    best, other = (statistics.fmean(each.best for each in group) for group in (mine, theirs))
+    until = [
+        [{at: value for at, value in each.values.items() if at <= step} for each in group] for group in (mine, theirs)
+    ]
+    best, other = (statistics.fmean(each[measure.best_step(each)] for each in group) for group in until)
     return Compared(step, statistics.fmean(a), statistics.fmean(b), shown, how, best - other)
 
 

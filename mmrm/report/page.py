@@ -15,6 +15,7 @@ from ..version import __version__
 from . import compare, configs, tables
 from .authors_curves import curves_of
 from .collect import FEW_POINTS, MANY_RUNS, POINTS, Collected, Run, collect, curves, measure_of
+from .runs import Metric
 
 FOLDER = Path(__file__).resolve().parent
 MARK = '<meta name="generator" content="mmrm report'  # by which a page of ours is known
@@ -191,7 +192,7 @@ def _task(identity: str, name: str, groups: Dict[str, List[Run]], pictures: dict
             )
             for (group, members), colour in zip(groups.items(), choose_colours(list(groups)))
         ],
-        references=_references(results),
+        references=_references(results, measure),
         breakdowns=compare.breakdowns(groups),
         pictures=_pictures(runs, pictures),
         runs=runs,
@@ -247,13 +248,13 @@ def _config(runs: List[Run]) -> dict:
     )
 
 
-def _references(groups: Dict[str, List[compare.Result]]) -> List[dict]:
+def _references(groups: Dict[str, List[compare.Result]], measure: Optional[Metric]) -> List[dict]:
     """The comparison with each group as the reference, the baseline first."""
-    if len(groups) < 2 or not any(result.values for each in groups.values() for result in each):
+    if measure is None or len(groups) < 2:
         return []
     found = []
     for name in sorted(groups, key=lambda name: 'baseline' not in name.split('/'))[:MOST_REFERENCES]:
-        rows = {other: compare.compare(groups[other], groups[name]) for other in groups if other != name}
+        rows = {other: compare.compare(groups[other], groups[name], measure) for other in groups if other != name}
         bounds = [abs(each) for row in rows.values() if row for each in row.difference[:3] if each is not None]
         found.append(dict(name=name, rows=rows, reach=max(bounds, default=1.0) * 1.08 or 1.0))
     return found

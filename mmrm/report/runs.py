@@ -4,6 +4,7 @@ mmengine writes one ``<time>/vis_data/scalars.json`` per session of a run, one r
 an epoch replaces what earlier sessions measured at that epoch and later.
 """
 
+import functools
 import json
 import math
 import os
@@ -61,9 +62,7 @@ class RunLog:
         length (int, optional): How many there shall be, None if there is no config.
         unit (str): 'epochs' or 'iterations'.
         settings (dict, optional): The config that the run wrote down, None if there is none.
-        training (dict): 'memory', the peak in MB, and 'hours', the time of all iterations logged; where known.
-        epochs (dict[int, dict]): The last training record of each epoch that no later session replaced.
-        iterations (dict[int, dict]): All such training records by iteration, ascending.
+        iterations (dict[int, dict]): Training records by iteration, ascending.
     """
 
     folder: Path
@@ -72,8 +71,6 @@ class RunLog:
     length: Optional[int] = None
     unit: str = 'epochs'
     settings: Optional[dict] = None
-    training: Dict[str, float] = field(default_factory=dict)
-    epochs: Dict[int, dict] = field(default_factory=dict)
     iterations: Dict[int, dict] = field(default_factory=dict)
 
     @property
@@ -101,6 +98,26 @@ class RunLog:
             return int(named[1])
         seed = ((self.settings or {}).get('randomness') or {}).get('seed')
         return seed if isinstance(seed, int) else None
+
+    @functools.cached_property
+    def epochs(self) -> Dict[int, dict]:
+        """The last training record of each epoch."""
+        return {record['epoch']: record for record in self.iterations.values() if isinstance(record.get('epoch'), int)}
+
+    @functools.cached_property
+    def training(self) -> Dict[str, float]:
+        """'memory', the peak in MB, and 'hours', the time of all iterations logged; where known."""
+        found, seconds, before = {}, 0.0, 0
+        memory = [record['memory'] for record in self.iterations.values() if is_number(record.get('memory'))]
+        if max(memory, default=0) > 0:
+            found['memory'] = float(max(memory))
+        for step, record in self.iterations.items():
+            if is_number(record.get('time')):  # seconds per iteration, the mean of the last ones
+                seconds += record['time'] * (step - before)
+                before = step
+        if seconds:
+            found['hours'] = seconds / 3600
+        return found
 
     @property
     def saved_unit(self) -> str:
@@ -221,26 +238,7 @@ def read_run(folder: Union[str, Path]) -> RunLog:
         settings = {**settings, 'load_from': begun.get('load_from'), 'resume': bool(begun.get('resume'))}
     unit, length = _length(settings)
     logged = merge_sessions(folder, by_epoch=unit == 'epochs')
-    epochs = {record['epoch']: record for record in logged.iterations.values() if isinstance(record.get('epoch'), int)}
-    training = _training(logged.iterations)
-    return RunLog(
-        folder, logged.validations, logged.trained, length, unit, settings, training, epochs, logged.iterations
-    )
-
-
-def _training(iterations: Dict[int, dict]) -> Dict[str, float]:
-    """Peak memory and the hours of training from the training records, by iteration."""
-    found, seconds, before = {}, 0.0, 0
-    memory = max((record['memory'] for record in iterations.values() if is_number(record.get('memory'))), default=0)
-    if memory > 0:
-        found['memory'] = float(memory)
-    for step, record in iterations.items():
-        if is_number(record.get('time')):  # seconds per iteration, the mean of the last ones
-            seconds += record['time'] * (step - before)
-            before = step
-    if seconds:
-        found['hours'] = seconds / 3600
-    return found
+    return RunLog(folder, logged.validations, logged.trained, length, unit, settings, logged.iterations)
 
 
 def config_files(folder: Path, session: Path) -> List[Path]:

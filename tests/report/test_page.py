@@ -116,10 +116,9 @@ def test_runs_of_different_tasks_stand_apart(tmp_path):
 # ------------------------------------------------------------------------------------------------------- comparisons
 def compared(tmp_path):
     groups = next(iter(collect([tmp_path]).tasks().values()))
-    mine, theirs = (
-        [compare.result_of(run, groups['rm'][0].measure) for run in groups[name]] for name in ('rm', 'baseline')
-    )
-    return compare.compare(mine, theirs)
+    measure = groups['rm'][0].measure
+    mine, theirs = ([compare.result_of(run, measure) for run in groups[name]] for name in ('rm', 'baseline'))
+    return compare.compare(mine, theirs, measure)
 
 
 @pytest.mark.parametrize('paired', [True, False])
@@ -141,7 +140,7 @@ def test_runs_that_are_not_equally_far_are_compared_where_both_have_been(tmp_pat
     write_run(tmp_path / 'rm', [1.0, 5.0], length=4)
     write_run(tmp_path / 'baseline', [1.0, 2.0, 8.0, 9.0])
     row = compared(tmp_path)
-    assert (row.step, row.difference.mean, row.difference.low) == (2, 3.0, None)
+    assert (row.step, row.difference.mean, row.difference.low, row.best) == (2, 3.0, None, 3.0)
 
 
 def test_results_by_class_and_size_come_from_the_log(tmp_path):
