@@ -5,14 +5,11 @@ import copy
 import functools
 import logging
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 from ..utils import paths
-from ..utils.errors import UserError, cli, one_line
+from ..utils.errors import UserError, abbreviate, cli, one_line
 from .options import Parser, positive
-
-PARTS = ('train', 'val', 'test')
-SHOWN = 3  # names after a count
 
 
 class Report(NamedTuple):
@@ -157,19 +154,11 @@ def _check_weights(model, report: Report) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ the data
-def _datasets(cfg) -> Iterator[Tuple[str, dict, str]]:
-    """Every data set: its part, its config and its place in the config."""
-    from ..utils.config import datasets
-
-    for part in PARTS:
-        loader = cfg.get(f'{part}_dataloader') or {}
-        for config, field in datasets(loader.get('dataset'), f'{part}_dataloader.dataset'):
-            yield part, config, field
-
-
 def _check_paths(cfg, report: Report) -> None:
+    from ..utils.config import PARTS, loader_datasets
+
     wanted: Dict[str, List[str]] = {part: [] for part in PARTS}
-    for part, dataset, _ in _datasets(cfg):
+    for part, dataset, _ in loader_datasets(cfg):
         wanted[part] += map(str, _paths_of(dataset, cfg.get('default_scope')))
     for part, names in wanted.items():
         metrics = cfg.get(f'{part}_evaluator') or []
@@ -201,9 +190,10 @@ def _paths_of(dataset: dict, scope: Optional[str]) -> list:
 def _check_checksums(cfg, report: Report) -> None:
     """Check the files of CIFAR, which have known checksums; each folder once."""
     from ..engine.classes import build_lazily
+    from ..utils.config import loader_datasets
 
     seen = set()
-    for part, config, _ in _datasets(cfg):
+    for part, config, _ in loader_datasets(cfg):
         dataset = build_lazily(config, cfg.get('default_scope'))
         if not hasattr(dataset, '_check_integrity'):
             continue
@@ -268,25 +258,22 @@ def inspect_images(files: Sequence[str], decode: bool = True, jobs: Optional[int
 
 
 def odd_images(findings: Iterable) -> List[str]:
-    """``12 x grey: ... (a.jpg, b.jpg, c.jpg, ...)`` for each kind of image that is not 8-bit RGB."""
+    """``12 x grey: ... (a.jpg, b.jpg)`` for each kind of image that is not 8-bit RGB."""
     kinds = collections.defaultdict(list)
     for finding in findings:
         if finding.note:
             kinds[finding.note].append(finding.path)
-    return [
-        f'{len(files):,} x {note} ({", ".join(files[:SHOWN])}{", ..." if len(files) > SHOWN else ""})'
-        for note, files in sorted(kinds.items())
-    ]
+    return [f'{len(files):,} x {note} ({abbreviate(files)})' for note, files in sorted(kinds.items())]
 
 
 def _check_images(cfg, report: Report, jobs: Optional[int]) -> None:
     """Decode every image of the data sets."""
     from mmengine.registry import DATASETS
 
-    from ..utils.config import type_name
+    from ..utils.config import loader_datasets, type_name
 
     parts: Dict[str, List[str]] = {}
-    for part, config, field in _datasets(cfg):
+    for part, config, field in loader_datasets(cfg):
         try:
             with DATASETS.switch_scope_and_registry(config.get('_scope_', cfg.get('default_scope'))) as registry:
                 dataset = registry.build(dict(config, pipeline=[], lazy_init=False))

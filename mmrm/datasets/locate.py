@@ -7,7 +7,7 @@ from typing import Optional, Sequence
 from mmengine.config import Config
 
 from ..utils import paths
-from ..utils.config import dataset_class, datasets
+from ..utils.config import PARTS, dataset_class, loader_datasets
 from ..utils.errors import UserFileError
 
 
@@ -18,12 +18,10 @@ def find_data(cfg: Config, used: Sequence[str]) -> None:
         cfg: The config; its paths are replaced.
         used: Which of 'train', 'val' and 'test' this run reads; their data must exist.
     """
-    for part in ('train', 'val', 'test'):
-        loader = cfg.get(f'{part}_dataloader')
-        if isinstance(loader, dict):
-            for dataset, field in datasets(loader.get('dataset'), f'{part}_dataloader.dataset'):
-                for key in ('data_root',) if dataset.get('data_root') else ('data_prefix', 'ann_file'):
-                    find_path(dataset, key, field, part in used, downloads(dataset, cfg.get('default_scope')))
+    for part, dataset, field in loader_datasets(cfg):
+        for key in ('data_root',) if dataset.get('data_root') else ('data_prefix', 'ann_file'):
+            find_path(dataset, key, field, part in used, downloads(dataset, cfg.get('default_scope')))
+    for part in PARTS:
         metrics = cfg.get(f'{part}_evaluator') or []
         for metric in metrics if isinstance(metrics, (list, tuple)) else [metrics]:
             if isinstance(metric, dict):

@@ -12,10 +12,9 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 from mmpretrain.datasets.custom import find_folders
 
-from ..utils.config import dataset_class, datasets, preprocessor_is_beside, type_name
+from ..utils.config import PARTS, dataset_class, loader_datasets, preprocessor_is_beside, type_name
 from ..utils.errors import UserValueError, abbreviate
 
-PARTS = ('train', 'val', 'test')
 SHOWN = 10  # names in a message
 
 
@@ -85,12 +84,8 @@ def check_classes(cfg: Config, parts: Sequence[str] = PARTS) -> ClassReport:
         cfg (Config): The config, its paths as they are to be opened.
         parts (Sequence[str]): Which of 'train', 'val' and 'test' to check.
     """
-    data = []
-    for part in parts:
-        loader = cfg.get(f'{part}_dataloader')
-        if isinstance(loader, dict):
-            for dataset, field in datasets(loader.get('dataset'), f'{part}_dataloader.dataset'):
-                data.append(_from_config(dataset, field, cfg.get('default_scope')))
+    scope = cfg.get('default_scope')
+    data = [_from_config(dataset, field, scope) for _, dataset, field in loader_datasets(cfg, parts)]
     return compare(model_classes(cfg), data, cfg, parts)
 
 

@@ -2,7 +2,7 @@
 
 import traceback
 from pathlib import Path
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 from mmengine.config import Config
 from mmengine.registry import DATASETS
@@ -10,6 +10,8 @@ from mmengine.registry import DATASETS
 from .errors import UserError, UserFileError, UserValueError, one_line
 from .options import unknown_options
 from .processes import warn
+
+PARTS = ('train', 'val', 'test')
 
 
 def read_config(path: Path, options: Optional[dict] = None) -> Config:
@@ -100,6 +102,14 @@ def datasets(node, field: str = '') -> Iterator[Tuple[dict, str]]:
             yield from datasets(node[key], f'{field}.{key}')
         if not inner:
             yield node, field
+
+
+def loader_datasets(cfg: Config, parts: Sequence[str] = PARTS) -> Iterator[Tuple[str, dict, str]]:
+    """The data sets of a config's loaders: the part ('train', 'val' or 'test'), the config, its place in the config."""
+    for part in parts:
+        loader = cfg.get(f'{part}_dataloader') or {}
+        for dataset, field in datasets(loader.get('dataset'), f'{part}_dataloader.dataset'):
+            yield part, dataset, field
 
 
 def dataset_class(dataset: dict, scope: Optional[str]) -> Optional[type]:

@@ -28,18 +28,15 @@ def test_wrong_probabilities_are_named(probs, message):
         preflight.check_batch_augments(config(probs))
 
 
-@pytest.mark.parametrize('probs', [None, [0.5, 0.5], [0, 1], (0.2, 0.3)])
-def test_right_probabilities_are_left_as_they_are(probs):
-    cfg = config(probs)
+@pytest.mark.parametrize(
+    'probs, augments, kind',
+    [(None, TWO, type(None)), ([0.5, 0.5], TWO, list), ((0, 1), TWO, tuple), (1, TWO[1], float)],
+)
+def test_right_probabilities_keep_their_values(probs, augments, kind):
+    cfg = config(probs, augments)
     preflight.check_batch_augments(cfg)
-    assert cfg.model.data_preprocessor.batch_augments.probs == probs
-
-
-def test_a_single_whole_number_is_a_probability():
-    cfg = config(1, TWO[1])
-    preflight.check_batch_augments(cfg)
-    assert cfg.model.data_preprocessor.batch_augments.probs == 1.0
-    assert isinstance(cfg.model.data_preprocessor.batch_augments.probs, float)
+    checked = cfg.model.data_preprocessor.batch_augments.probs
+    assert checked == probs and isinstance(checked, kind)
 
 
 def test_a_training_run_is_checked(tmp_path, monkeypatch):
