@@ -165,8 +165,8 @@ def test_runs_of_shipped_configs_stand_next_to_the_papers_numbers_and_the_author
     text = ' '.join(html.split())
     assert '81.36<small> best</small>' in text and '−1.36<small> other settings</small>' in text
     assert 'CIFAR-100, several networks' in text and '18.64' in text and '20.00<small> ± 0.00, n = 2' in text
-    assert '64.0<small> epoch 2</small>, theirs 49.1 to 72.9<small> epochs 1 to 4</small>' in text
-    assert '26.0<small> epoch 2</small>, theirs 26.6' in text and text.count(', theirs ') == 2
+    assert '64.0<small> epoch 2</small> theirs 49.1 to 72.9<small> epochs 1 to 4</small>' in text
+    assert '26.0<small> epoch 2</small> theirs 26.6' in text and text.count(' theirs ') == 2
     assert 'Linear layer of the RoI' in text and '<small> decides the result</small>' in text
     chart = data_of(html)['tasks'][0]['charts'][0]
     assert chart['authors'][0]['x'] == [1, 2] and chart['authors'][0]['low'][0] <= 49.11

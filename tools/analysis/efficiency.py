@@ -260,7 +260,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('--device', choices=('cpu', 'cuda'), help='default: cuda if there is one')
     parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
     parser.add_argument('--out', help='write the table to a file, .md, .csv or .tex')
-    parser.add_argument('--json', help='write the numbers to a file; work_dirs/json is read by tables.py')
+    parser.add_argument('--json', help='write the numbers to a file; work_dirs/efficiency.json is read by mmrm tables')
     parser.add_argument('--overwrite', action='store_true', help='replace existing files')
     args = parser.parse_args(argv)
     form = grids.choose_format(args.format, args.out)
