@@ -9,35 +9,6 @@ from mmrm.models.backbones import DenseNetCIFAR, MapPooling, PyramidNetCIFAR
 from mmrm.models.backbones.pyramidnet import PyramidBottleneck, pyramid_widths
 from mmrm.utils.errors import UserValueError
 
-# Parameters of the whole network without and with the RoI layer, as published.
-NETWORKS = [
-    (dict(type='ResNet_CIFAR', depth=18), 512, 100, 11_220_132, 11_271_432),
-    (dict(type='ResNet_CIFAR', depth=34), 512, 100, 21_328_292, 21_379_592),
-    (dict(type='DenseNetCIFAR', arch='121'), 1024, 100, 7_048_548, 7_151_048),
-    (dict(type='DenseNetCIFAR', arch='161'), 2208, 100, 26_681_188, 26_902_088),
-    (dict(type='PyramidNetCIFAR', depth=164, alpha=270), 1144, 100, 27_319_071, 27_433_571),
-    (dict(type='PyramidNetCIFAR', depth=200, alpha=240), 1024, 10, 26_752_702, 26_762_952),
-    (dict(type='ResNet', depth=50), 2048, 1000, 25_557_032, 27_606_032),
-]
-
-
-def count(module):
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-@pytest.mark.parametrize(
-    'backbone, channels, classes, plain, with_roi',
-    NETWORKS,
-    ids=lambda value: '-'.join(map(str, value.values())) if isinstance(value, dict) else '',
-)
-def test_parameter_counts_are_those_of_the_paper(backbone, channels, classes, plain, with_roi):
-    network = count(MODELS.build(dict(backbone)))
-    heads = [
-        dict(type='LinearClsHead', num_classes=classes, in_channels=channels),
-        dict(type='RMConsistencyHead', num_classes=classes, in_channels=channels, omega=0.1),
-    ]
-    assert [network + count(MODELS.build(head)) for head in heads] == [plain, with_roi]
-
 
 @pytest.mark.parametrize(
     'backbone, shape',
@@ -135,12 +106,6 @@ def test_a_wrong_argument_is_named(arguments, named):
         PyramidNetCIFAR(**arguments)
 
 
-def test_pvtv2_b1_comes_from_mmdet_and_its_list_is_pooled():
-    backbone = MODELS.build(
-        dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[2, 2, 2, 2], out_indices=(3,))
-    )
-    assert count(backbone) + 513_000 == 14_009_000  # timm's pvt_v2_b1
-    outs = backbone(torch.rand(1, 3, 64, 64))
-    assert isinstance(outs, list)
-    (pooled,) = MapPooling()(outs)
-    torch.testing.assert_close(pooled, outs[0].mean(dim=(2, 3)))
+def test_the_list_of_mmdets_pvt_is_pooled():
+    maps = torch.rand(2, 8, 3, 4)
+    torch.testing.assert_close(MapPooling()([maps]), (maps.mean(dim=(2, 3)),))

@@ -124,19 +124,14 @@ def test_a_hole_is_where_mmcv_cuts_it_and_of_the_mean_colour():
         assert (got[:, cut] == 0).all() and torch.equal(got[:, ~cut], wanted[:, ~cut])
 
 
-def test_a_batch_of_two_pipelines_is_refused():
+def test_a_batch_of_two_pipelines_and_one_without_colours_are_refused():
     items, _ = batch()
+    grey = [dict(item, inputs=item['inputs'][:1]) for item in items]
+    with pytest.raises(UserValueError, match='3 channels, but these have 1'):
+        RMDataPreprocessor(mean=[0], std=[1])(default_collate(grey))
     del items[2]['data_samples'].rm_colors
     with pytest.raises(UserValueError, match='5 of 6 samples of a batch carry rm_colors'):
         RMDataPreprocessor(**NORMAL)(default_collate(items))
-
-
-def test_grey_images_have_no_colours():
-    items, _ = batch()
-    for item in items:
-        item['inputs'] = item['inputs'][:1]
-    with pytest.raises(UserValueError, match='3 channels, but these have 1'):
-        RMDataPreprocessor(mean=[0], std=[1])(default_collate(items))
 
 
 @pytest.mark.parametrize(

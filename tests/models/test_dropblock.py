@@ -13,7 +13,6 @@ from mmrm.models.regularisers.dropblock import DropBlock, attach, detach
 from mmrm.utils.errors import UserValueError
 
 RESNET = ['layer[34].*.bn[123]', 'layer[34].*.downsample']
-PYRAMIDNET = ['layer[23].*.bn[234]', 'layer[23].*.downsample']
 
 
 def resnet(depth=50):
@@ -53,23 +52,13 @@ def test_it_drops_in_training_and_not_in_evaluation():
     network, plain = resnet(18), resnet(18)
     attach(network, DropBlock(3, 0.7), ['layer[34].*.bn[12]'])
     images = torch.rand(2, 3, 64, 64)
-    network.train(), plain.train()
-    assert not network(images)[-1].allclose(plain(images)[-1])
-    network = resnet(18)
-    attach(network, DropBlock(3, 0.7), ['layer[34].*.bn[12]'])
     network.eval(), plain.eval()
-    plain.load_state_dict(network.state_dict())
     assert network(images)[-1].equal(plain(images)[-1])
-
-
-def test_behind_a_frozen_norm_it_drops_while_the_network_trains():
-    network = resnet(18)
-    attach(network, DropBlock(2, 0.5), ['layer3.0.bn1'])
-    network.train()
-    network.layer3[0].bn1.eval()
+    network.train(), plain.train()
+    network.layer3[0].bn1.eval()  # after a frozen norm it drops while the network trains
     kept = []
     network.layer3[0].bn1.register_forward_hook(lambda module, given, out: kept.append(out))
-    network(torch.rand(2, 3, 64, 64))
+    assert not network(images)[-1].allclose(plain(images)[-1])
     assert (kept[0] == 0).any()
 
 
@@ -100,31 +89,22 @@ def test_a_copy_has_its_own():
 
 # ------------------------------------------------------------------------------------------------------------ bad input
 def test_a_pattern_that_matches_nothing_is_told_with_the_stages_there_are():
-    with pytest.raises(
-        UserValueError,
-        match=r"no module of ResNet matches 'stage\[34\].bn1'. Its stages are conv1, "
-        'bn1, relu, maxpool, layer1, layer2, layer3, layer4',
-    ):
+    with pytest.raises(UserValueError, match=r"no module of ResNet matches 'stage\[34\].bn1'. Its stages are conv1"):
         attach(resnet(18), DropBlock(7, 0.9), ['layer3.0.bn1', 'stage[34].bn1'])
 
 
 @pytest.mark.parametrize(
-    'size, keep, message',
+    'settings, message',
     [
-        (0, 0.9, 'block_size=0 must be an integer >= 1'),
-        (2.5, 0.9, 'block_size=2.5 must be an integer'),
-        (4, 1.1, 'keep_prob=1.1 must be a number from 0 to 1'),
-        (4, 0, 'keep_prob=0 would drop everything'),
+        (dict(block_size=2.5), 'block_size=2.5 must be an integer'),
+        (dict(keep_prob=1.1), 'keep_prob=1.1 must be a number from 0 to 1'),
+        (dict(keep_prob=0), 'keep_prob=0 would drop everything'),
+        (dict(schedule='cosine'), "schedule='cosine' must be one of"),
     ],
 )
-def test_a_wrong_setting_is_named(size, keep, message):
+def test_a_wrong_setting_is_named(settings, message):
     with pytest.raises(UserValueError, match=message):
-        DropBlock(size, keep)
-
-
-def test_an_unknown_schedule_is_named():
-    with pytest.raises(UserValueError, match="schedule='cosine' must be one of"):
-        HOOKS.build(dict(type='DropBlockHook', block_size=4, keep_prob=0.9, modules=[], schedule='cosine'))
+        HOOKS.build({**dict(type='DropBlockHook', block_size=4, keep_prob=0.9, modules=[]), **settings})
 
 
 # -------------------------------------------------------------------------------------------------------- over training
