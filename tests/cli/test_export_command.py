@@ -104,6 +104,13 @@ def test_mistakes_are_one_line_and_exit_code_2(argv, message, run, tmp_path, cap
     assert list(tmp_path.iterdir()) == []
 
 
+def test_weights_are_written_and_described_in_one_line(run, tmp_path, capsys):
+    for kind, options in (('backbone', ['--half']), ('classifier', ['--config', run / 'config.py'])):
+        code, out, _ = call(capsys, kind, run, tmp_path / f'{kind}.pth', *options)
+        assert code == 0 and f'{kind}.pth: {kind}, ResNet(depth=18' in out and 'sha256 ' in out
+        assert (tmp_path / f'{kind}.pth').is_file()
+
+
 def test_without_onnx_the_package_to_install_is_named(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, 'onnxruntime', None)
     code, _, err = call(capsys, 'onnx', run, tmp_path / 'net.onnx')
