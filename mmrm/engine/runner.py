@@ -31,11 +31,11 @@ from torch.utils.data import DataLoader
 from ..utils import settings
 from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
-from ..utils.files import put_in_place
+from ..utils.files import atomic_write
 from ..utils.processes import RANK_VARIABLES
 from .compiled import compile_losses
 from .hooks import BindAugmentsHook, NonFiniteLossHook
-from .hooks.crash_safe_checkpoint import PART, CrashSafeCheckpointHook
+from .hooks.crash_safe_checkpoint import CrashSafeCheckpointHook
 from .hooks.reset_history import check_model_parts
 from .loops import ResumableEpochLoop, ResumableIterLoop, ResumableLoop
 from .signals import IgnoreSignals, blocked
@@ -180,21 +180,11 @@ class Runner(MMEngineRunner):
 
     def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs) -> None:
         kwargs['meta'] = dict(kwargs.get('meta') or {}, mmrm_run=settings.describe_run(self.cfg, self.world_size))
-        if '://' in str(out_dir):  # object stores write whole objects
+        if '://' in str(out_dir) or not is_main_process():  # object stores write whole objects; process 0 writes
             super().save_checkpoint(out_dir, filename, *args, **kwargs)
             return
-        part = Path(out_dir) / f'.{filename}{PART}'
-        try:
-            if is_main_process():  # a new file, not one that a link of that name points to
-                part.unlink(missing_ok=True)
-                part.parent.mkdir(parents=True, exist_ok=True)
-                os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, 'O_NOFOLLOW', 0), 0o666))
-            super().save_checkpoint(out_dir, part.name, *args, **kwargs)
-            if is_main_process():
-                put_in_place(part, Path(out_dir) / filename)
-        finally:
-            if is_main_process():
-                part.unlink(missing_ok=True)
+        with atomic_write(Path(out_dir) / filename, overwrite=True) as part:
+            super().save_checkpoint(str(part.parent), part.name, *args, **kwargs)
 
     def load_checkpoint(self, filename: str, *args, **kwargs) -> dict:
         checkpoint = super().load_checkpoint(filename, *args, **kwargs)

@@ -18,8 +18,6 @@ from .. import signals
 from ..loops import ResumableLoop, ValidationCutOff, accumulating
 from .non_finite import agree, diverged, last_good_checkpoint, non_finite_tensors
 
-# What the name of a checkpoint ends in while it is written.
-PART = '.part'
 # Checkpoints in a row whose weights are not finite that end a run.
 PATIENCE = 3
 
@@ -276,7 +274,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
         found = [{}]
         if is_main_process():
             folder = Path(self.out_dir)
-            for part in folder.glob(f'.*.pth{PART}'):
+            for part in folder.glob('.*.pth.*'):  # as atomic_write names them
                 runner.logger.info(f'{part} is removed: a run was stopped while it wrote it.')
                 part.unlink()
             set_aside_later(runner, folder)
