@@ -16,8 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.common import make_parser, times
 from projects.cifar10.run import CONFIG
-from tools.analysis.timing import interleaved, ratio
+from tools.analysis.timing import interleaved
 from tools.runs.processes import KEEP_MEMORY, environment
 
 
@@ -69,12 +70,11 @@ class Worker:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, rounds=12)
     parser.add_argument('--config', default=f'configs/baseline/{CONFIG}.py', help='of a classifier with a linear head')
     parser.add_argument('--batch', type=int, default=64)
     parser.add_argument('--side', type=int, default=32, help='of the images, in pixels')
     parser.add_argument('--steps', type=int, default=10, help='in turn')
-    parser.add_argument('--rounds', type=int, default=12)
     parser.add_argument('--worker', action='store_true', help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -89,10 +89,9 @@ def main() -> None:
             worker.process.kill()
     if workers['usual'].losses != workers['kept'].losses:
         sys.exit('the losses differ')
-    middle, low, high = ratio(seconds['kept'], seconds['usual'])
     each = 1000 * min(seconds['usual']) / args.steps
     print(f'{args.config}, batch {args.batch}, {args.side} pixels: {each:.0f} ms a step with the usual memory')
-    print(f'kept memory: {middle:.3f} ({low:.3f} to {high:.3f}) of its time, {args.rounds} rounds; equal losses')
+    print(f'kept memory: {times(seconds["kept"], seconds["usual"])} of its time, {args.rounds} rounds; equal losses')
     print(f'load of the machine: {os.getloadavg()[0]:.1f}')
 
 

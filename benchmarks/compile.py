@@ -7,25 +7,22 @@ The network is a small ResNet in mmpretrain's classifier, compiled as ``compile`
 twin with the same boxes. A smaller last batch comes at the end, and is counted apart.
 """
 
-import argparse
 import copy
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import mmrm.models  # noqa: F401  isort: skip
 import numpy as np
 import torch
-from cost import build, make_batch
 from mmengine.optim import OptimWrapper
-from rich.console import Console
-from rich.table import Table
 from torch._dynamo.utils import counters
 
+from benchmarks.common import imagenet_config, make_parser, show
 from mmrm.engine.compiled import compile_losses
 from mmrm.models.data_preprocessor import recursive_mixes
+from tools.analysis import classifiers, efficiency
 
 
 def seen() -> tuple:
@@ -34,14 +31,14 @@ def seen() -> tuple:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument('--steps', type=int, default=200)
     parser.add_argument('--batch', type=int, default=4)
     parser.add_argument('--size', type=int, default=64)
     parser.add_argument('--backend', default='aot_eager')
     args = parser.parse_args()
     torch.manual_seed(0)
-    model = build('RM', 18, 10)
+    model = classifiers.build_training_model(imagenet_config('rm', 18, 10)).train()
     models = dict(eager=copy.deepcopy(model), compiled=model)
     compile_losses(model, dict(backend=args.backend))
     wrappers = {name: OptimWrapper(torch.optim.SGD(each.parameters(), lr=1e-4)) for name, each in models.items()}
@@ -51,7 +48,7 @@ def main() -> None:
     worst, boxes = 0.0, set()
 
     def step(number: int) -> float:
-        data, found = make_batch(number, args.size, 10), {}
+        data, found = efficiency.random_batch(number, (args.size, args.size), 10), {}
         for name, each in models.items():
             log = each.train_step(copy.deepcopy(data), wrappers[name])
             found[name] = {key: float(value.detach()) for key, value in log.items()}
@@ -62,12 +59,13 @@ def main() -> None:
         worst = max(worst, step(args.batch))
     graphs, breaks = seen()
     worst_last = step(args.batch - 1)
-    table = Table('steps', 'different lambdas', 'graphs', 'graph breaks', 'largest difference of a loss')
-    table.add_row(str(args.steps), str(len(boxes)), str(graphs), str(breaks), f'{worst:.1e}')
     more, broken = seen()
-    table.add_row('a smaller batch', '', f'+{more - graphs}', f'+{broken - breaks}', f'{worst_last:.1e}')
-    Console(width=110).print(f'torch {torch.__version__}, backend {args.backend}')
-    Console(width=110).print(table)
+    rows = [
+        [str(args.steps), str(len(boxes)), str(graphs), str(breaks), f'{worst:.1e}'],
+        ['a smaller batch', '', f'+{more - graphs}', f'+{broken - breaks}', f'{worst_last:.1e}'],
+    ]
+    headers = ('steps', 'different lambdas', 'graphs', 'graph breaks', 'largest difference of a loss')
+    show(f'backend {args.backend}', headers, rows)
 
 
 if __name__ == '__main__':

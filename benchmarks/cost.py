@@ -1,81 +1,26 @@
-"""What RM costs on top of a baseline step.
+"""What RM adds to a baseline step: its own work, timed by itself, as a share of the step.
 
-    python benchmarks/cost.py            # ResNet-50 at 224, a few minutes on two cores
-    python benchmarks/cost.py --memory   # only the memory
-    python benchmarks/cost.py --added --batch 64     # only the added work
+    python benchmarks/cost.py               # ResNet-50 at 224, a few minutes on two cores
+    python benchmarks/cost.py --batch 64
 
-How the cost grows with batch, resolution and classes: benchmarks/scaling.py.
-
-Three tables: the added work timed by itself as a share of a baseline step; whole steps of baseline, Mixup, CutMix and
-RM run in turn; and the memory of a step at batch 64 (allocations counted without computing them).
+How that grows with batch, resolution and classes: benchmarks/scaling.py. Whole steps of all regularisers in turn:
+benchmarks/regularisers.py. Memory: tools/analysis/efficiency.py.
 """
 
-import argparse
-import copy
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import mmrm.models  # noqa: F401  isort: skip
-import numpy as np
 import torch
 import torch.nn.functional as F
-from mmengine.optim import OptimWrapper
-from mmpretrain.registry import MODELS
-from mmpretrain.structures import DataSample
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import add_depth, imagenet_config, make_parser, milliseconds, show
 from mmrm import RecursiveMix
 from mmrm.core import Box, Consistency, Mix, pool
-from tools.analysis.memory import peak_memory
+from tools.analysis import efficiency
 from tools.analysis.timing import interleaved, ratio
-
-METHODS = dict(
-    baseline=None,
-    Mixup=dict(type='Mixup', alpha=0.2),
-    CutMix=dict(type='CutMix', alpha=1.0),
-    RM=dict(type='RecursiveMix', alpha=0.5),
-)
-
-
-def build(method: str, depth: int, classes: int) -> torch.nn.Module:
-    """mmpretrain's ResNet with one of the four regularisers."""
-    head = dict(num_classes=classes, in_channels=512 if depth < 50 else 2048)
-    augments = METHODS[method]
-    return MODELS.build(
-        dict(
-            type='ImageClassifier',
-            data_preprocessor=dict(
-                type='RMDataPreprocessor' if method == 'RM' else 'ClsDataPreprocessor',
-                num_classes=classes,
-                mean=[123.675, 116.28, 103.53],
-                std=[58.395, 57.12, 57.375],
-                to_rgb=True,
-                batch_augments=augments and dict(augments=augments),
-            ),
-            backbone=dict(type='ResNet', depth=depth, out_indices=(3,)),
-            neck=None if method == 'RM' else dict(type='GlobalAveragePooling'),
-            head=dict(type='RMConsistencyHead', omega=0.5, **head)
-            if method == 'RM'
-            else dict(type='LinearClsHead', loss=dict(type='CrossEntropyLoss'), **head),
-        )
-    )
-
-
-def make_batch(number: int, size: int, classes: int) -> dict:
-    images = torch.randint(0, 256, (number, 3, size, size), dtype=torch.uint8)
-    samples = [DataSample().set_gt_label(int(label)) for label in torch.randint(0, classes, (number,))]
-    return dict(inputs=list(images), data_samples=samples)
-
-
-def stepper(method: str, args, data: dict):
-    """A function that trains one step, as mmengine's loop does."""
-    model = build(method, args.depth, args.classes)
-    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4))
-    return lambda: model.train_step(copy.deepcopy(data), wrapper)
 
 
 def added_work(number: int, size: int, classes: int, channels: int, stride: int = 32, share_fc: bool = False):
@@ -118,75 +63,25 @@ def added_seconds(seconds: dict) -> list:
     return [a + b - c for a, b, c in zip(seconds['mixing'], seconds['pooling with RM'], seconds['pooling'])]
 
 
-def report_added_work(console: Console, args) -> None:
-    data = make_batch(args.batch, 224, args.classes)
-    parts = added_work(args.batch, 224, args.classes, 512 if args.depth < 50 else 2048)
-    seconds = interleaved(dict(step=stepper('baseline', args, data), **parts), args.rounds)
-    table = Table(title=f'Added work, ResNet-{args.depth} at 224, batch {args.batch}, {args.classes} classes')
-    for column in ('part', 'median ms', 'share of a baseline step (95 % interval)'):
-        table.add_column(column)
-    rows = [(part, seconds[part]) for part in parts]
-    for name, values in (*rows, ('RM in all: the first two without the third', added_seconds(seconds))):
-        middle, low, high = ratio(values, seconds['step'])
-        table.add_row(name, f'{1000 * np.median(values):.2f}', f'{middle:.3%} ({low:.3%} to {high:.3%})')
-    table.add_row('baseline step', f'{1000 * np.median(seconds["step"]):.0f}', '')
-    console.print(table)
-
-
-def report_steps(console: Console, args) -> None:
-    data = make_batch(args.batch, 224, args.classes)
-    seconds = interleaved({name: stepper(name, args, data) for name in METHODS}, args.rounds)
-    table = Table(title=f'Whole steps in turn, ResNet-{args.depth} at 224, batch {args.batch}, {args.rounds} rounds')
-    for column in ('method', 'median ms', 'ratio to baseline (95 % interval)'):
-        table.add_column(column)
-    for name, values in seconds.items():
-        middle, low, high = ratio(values, seconds['baseline'])
-        table.add_row(name, f'{1000 * np.median(values):.0f}', f'{middle:.4f} ({low:.4f} to {high:.4f})')
-    console.print(table)
-
-
-def report_memory(console: Console, args) -> None:
-    np.random.seed(1)
-    peaks = {name: peak_memory(build(name, args.depth, args.classes), 64, (224, 224), args.classes) for name in METHODS}
-    table = Table(title=f'Memory of a step, ResNet-{args.depth} at 224, batch 64, float32')
-    for column in ('method', 'peak MB', 'above baseline'):
-        table.add_column(column)
-    for name, peak in peaks.items():
-        table.add_row(name, f'{peak / 2**20:.1f}', f'{(peak - peaks["baseline"]) / peaks["baseline"]:.2%}')
-    console.print(table)
-    mib = 4 / 2**20  # float32
-    channels = 512 if args.depth < 50 else 2048
-    extra = {
-        'fc_roi: weights, gradient, momentum': 3 * (channels + 1) * args.classes * mib,
-        'y^h, p^h and p~': 3 * 64 * args.classes * mib,
-        'x^h (is the mixed input itself)': 0.0,
-    }
-    table = Table(title='The extra tensors of RM at batch 64')
-    for column in ('tensor', 'MB'):
-        table.add_column(column)
-    for name, size in (*extra.items(), ('sum', sum(extra.values()))):
-        table.add_row(name, f'{size:.1f}')
-    console.print(table)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, rounds=15)
     parser.add_argument('--batch', type=int, default=16)
+    parser.add_argument('--size', type=int, default=224)
     parser.add_argument('--classes', type=int, default=1000)
-    parser.add_argument('--depth', type=int, default=50, choices=(18, 34, 50, 101))
-    parser.add_argument('--rounds', type=int, default=15)
-    only = parser.add_mutually_exclusive_group()
-    only.add_argument('--memory', action='store_true', help='only the table of memory')
-    only.add_argument('--added', action='store_true', help='only the table of the added work')
+    add_depth(parser)
     args = parser.parse_args()
-    console = Console(width=110)
-    console.print(f'torch {torch.__version__}, {torch.get_num_threads()} thread(s), {os.cpu_count()} cores, CPU')
-    if not args.memory:
-        report_added_work(console, args)
-    if not args.memory and not args.added:
-        report_steps(console, args)
-    if not args.added:
-        report_memory(console, args)
+    cfg = imagenet_config('baseline', args.depth, args.classes)
+    parts = added_work(args.batch, args.size, args.classes, cfg.model.head.in_channels)
+    step = efficiency.stepper(cfg, args.batch, (args.size, args.size))
+    seconds = interleaved(dict(step=step, **parts), args.rounds)
+    rows = []
+    timed = {**{part: seconds[part] for part in parts}, 'RM in all, without the third': added_seconds(seconds)}
+    for name, values in timed.items():
+        middle, low, high = ratio(values, seconds['step'])
+        rows.append([name, milliseconds(values, 2), f'{middle:.3%} ({low:.3%} to {high:.3%})'])
+    rows.append(['baseline step', milliseconds(seconds['step']), ''])
+    title = f'Added work, ResNet-{args.depth} at {args.size}, batch {args.batch}, {args.classes} classes'
+    show(title, ('part', 'median ms', 'share of a baseline step (95 % interval)'), rows)
 
 
 if __name__ == '__main__':

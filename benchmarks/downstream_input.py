@@ -7,22 +7,20 @@ usual sizes: COCO 640 x 480 with 7 objects, ADE20K 683 x 512. One thread; each t
 gave.
 """
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import mmrm.models  # isort: skip
+import mmrm.models  # noqa: F401  isort: skip
 import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.registry import TRANSFORMS, init_default_scope
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import make_parser, show
 from benchmarks.input_speed import make_jpegs
 from mmrm.utils.paths import find_config
 from tools.analysis.timing import interleaved
@@ -93,14 +91,13 @@ def copy_of(value):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, rounds=10)
     parser.add_argument('--images', type=int, default=16)
-    parser.add_argument('--rounds', type=int, default=10)
     args = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
     np.random.seed(0)
-    table = Table('data', 'transform', 'ms an image', 'share')
+    rows = []
     for name, config in CONFIGS.items():
         cfg = Config.fromfile(find_config(config))
         with tempfile.TemporaryDirectory() as folder:
@@ -108,11 +105,9 @@ def main() -> None:
             found = stages(cfg, make(Path(folder), args.images), args.rounds)
         for transform, milliseconds in found.items():
             share = milliseconds / sum(found.values())
-            table.add_row(name, transform, f'{milliseconds:.2f}', f'{100 * share:.0f} %')
-        table.add_row(name, 'all', f'{sum(found.values()):.2f}', '', end_section=True)
-    console = Console(width=110)
-    console.print(f'mmrm {mmrm.__version__}, torch {torch.__version__}, OpenCV {cv2.__version__}; one thread')
-    console.print(table)
+            rows.append([name, transform, f'{milliseconds:.2f}', f'{100 * share:.0f} %'])
+        rows.append([name, 'all', f'{sum(found.values()):.2f}', ''])
+    show(f'OpenCV {cv2.__version__}', ('data', 'transform', 'ms an image', 'share'), rows)
 
 
 if __name__ == '__main__':

@@ -10,31 +10,26 @@ turns, epoch by epoch. With a large model in memory a start takes longer than he
 process's memory.
 """
 
-import argparse
 import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
-from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import mmrm.models  # isort: skip
-import cv2
+import mmrm.models  # noqa: F401  isort: skip
 import numpy as np
-import torch
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from mmpretrain.datasets import BaseDataset
 from mmpretrain.registry import DATASETS
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import make_parser, milliseconds, show, times
+from benchmarks.input_speed import make_jpegs
 from mmrm.engine.samplers import make_resumable
 from mmrm.utils.paths import find_config
-from tools.analysis.timing import ratio
 
 CONFIGS = {'CIFAR': 'baseline/resnet18_2xb64_cifar10.py', 'ImageNet': 'baseline/resnet50_8xb64_in1k.py'}
 
@@ -89,21 +84,19 @@ def one_epoch(loader) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument('--workers', type=int, default=0, help="of each loader; default: the config's")
     parser.add_argument('--epochs', type=int, default=10)
     parser.add_argument('--batches', type=int, default=8, help='of an epoch')
     args = parser.parse_args()
     warnings.filterwarnings('ignore', message='.*worker processes')
     init_default_scope('mmpretrain')
-    table = Table('data', 'workers', 'started anew: ms waited an epoch', 'staying', 'times faster (95 % interval)')
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / 'noise.jpg')
-        small = np.random.RandomState(0).randint(0, 256, (47, 63, 3)).astype(np.uint8)
-        cv2.imwrite(path, cv2.resize(small, (500, 375), interpolation=cv2.INTER_CUBIC))
+        [path] = make_jpegs(Path(folder), 1)
         data = {
             'CIFAR': dict(type='InMemory', number=64 * args.batches),
-            'ImageNet': dict(type='OneFile', number=64 * args.batches, path=path),
+            'ImageNet': dict(type='OneFile', number=64 * args.batches, path=str(path)),
         }
         for name in CONFIGS:
             loaders = {stay: build_loader(name, data[name], args.workers, stay) for stay in (False, True)}
@@ -113,13 +106,12 @@ def main() -> None:
                     spent = one_epoch(loaders[stay])
                     if epoch:  # in the first one both start their workers
                         seconds[stay].append(spent)
-            anew, staying = (f'{1000 * median(seconds[stay]):.0f}' for stay in (False, True))
-            times = '{:.1f} ({:.1f} to {:.1f})'.format(*ratio(seconds[False], seconds[True]))
-            table.add_row(name, str(loaders[True].num_workers), anew, staying, times)
+            waited = [milliseconds(seconds[stay]) for stay in (False, True)]
+            faster = times(seconds[False], seconds[True], digits=1)
+            rows.append([name, str(loaders[True].num_workers), *waited, faster])
             del loaders
-    console = Console(width=110)
-    console.print(f'mmrm {mmrm.__version__}, torch {torch.__version__}; {args.epochs} epochs')
-    console.print(table)
+    headers = ('data', 'workers', 'started anew: ms waited an epoch', 'staying', 'times faster (95 % interval)')
+    show(f'{args.epochs} epochs', headers, rows)
 
 
 if __name__ == '__main__':

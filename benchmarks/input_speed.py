@@ -10,7 +10,6 @@ counts that on the same core, "a worker" does not. timm's workers end in uint8, 
 device. What is not installed (DALI, libjpeg-turbo) is left out.
 """
 
-import argparse
 import contextlib
 import random
 import sys
@@ -28,18 +27,16 @@ from mmengine.dataset import Compose
 from mmengine.registry import init_default_scope
 from mmpretrain.registry import MODELS, TRANSFORMS
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
-import mmrm
+from benchmarks.common import make_parser, show, times
 from mmrm.datasets import transforms
 from mmrm.datasets.jpeg import crop_decoder
 from mmrm.datasets.transforms import lighting_shift
 from mmrm.utils.errors import UserFileError, cli
 from mmrm.utils.paths import find_config
-from tools.analysis.timing import interleaved, ratio
+from tools.analysis.timing import interleaved
 
 NORMAL = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -230,11 +227,10 @@ def files_of(folder: str) -> list:
 
 @cli
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, rounds=20)
     parser.add_argument('--config', default='configs/rm/resnet50_8xb64_in1k.py')
     parser.add_argument('--files', help='a folder of JPEGs to read instead of generated ones')
     parser.add_argument('--images', type=int, default=32, help='how many, at most')
-    parser.add_argument('--rounds', type=int, default=20)
     args = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
@@ -255,23 +251,20 @@ def main() -> None:
         seconds = interleaved({name: lambda run=run: run(files) for name, run in candidates.items()}, args.rounds)
         parts = stages(cfg, files, max(args.rounds // 4, 3))
     decoder = crop_decoder()
-    console = Console(width=140)
-    console.print(
-        f'mmrm {mmrm.__version__}, torch {torch.__version__}, OpenCV {cv2.__version__}, Pillow {Image.__version__}; '
-        f'crops are decoded by {Path(decoder.path).name if decoder else "nobody: OpenCV decodes whole images"}; '
-        f'one thread; {len(files)} JPEGs, {sides[0]} x {sides[1]} (median), {size:.0f} KB (mean); {args.rounds} rounds'
+    title = (
+        f'{len(files)} JPEGs, {sides[0]} x {sides[1]} (median), {size:.0f} KB (mean); {args.rounds} rounds; crops are '
+        f'decoded by {Path(decoder.path).name if decoder else "nobody: OpenCV decodes whole images"}; '
+        f'OpenCV {cv2.__version__}, Pillow {Image.__version__}'
     )
     bases = list(candidates)[:2]
-    table = Table('pipeline', 'images / s / core', *(f'times {base} (95 % interval)' for base in bases))
+    rows = []
     for name, values in seconds.items():
         # Speed, so the base's seconds over its own.
-        times = ['{:.2f} ({:.2f} to {:.2f})'.format(*ratio(seconds[base], values)) for base in bases]
-        table.add_row(name, f'{len(files) / np.median(values):.0f}', *times)
-    console.print(table)
-    table = Table('transform of the shipped config', 'ms an image')
-    for name, milliseconds in parts.items():
-        table.add_row(name, f'{milliseconds:.3f}')
-    console.print(table)
+        faster = [times(seconds[base], values, digits=2) for base in bases]
+        rows.append([name, f'{len(files) / np.median(values):.0f}', *faster])
+    show(title, ('pipeline', 'images / s / core', *(f'times {base} (95 % interval)' for base in bases)), rows)
+    rows = [[name, f'{milliseconds:.3f}'] for name, milliseconds in parts.items()]
+    show('its parts', ('transform of the shipped config', 'ms an image'), rows)
 
 
 if __name__ == '__main__':

@@ -12,7 +12,6 @@ A second table is the bare loop in float32, in bfloat16, and in bfloat16 with ch
 it out: it is for CPUs without kernels for bfloat16.
 """
 
-import argparse
 import copy
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from typing import Iterator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import mmrm.models  # isort: skip
+import mmrm.models  # noqa: F401  isort: skip
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -31,16 +30,15 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmpretrain.datasets import BaseDataset
 from mmpretrain.registry import DATASETS
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import make_parser, milliseconds, show, times
 from mmrm.core import Consistency, RecursiveMix, pool
 from mmrm.datasets.seeding import Draw
 from mmrm.engine.runner import Runner
 from mmrm.models.data_preprocessor import recursive_mixes
 from mmrm.utils.paths import find_config
 from projects.cifar10.run import CONFIG, FLOAT32
-from tools.analysis.timing import interleaved, ratio
+from tools.analysis.timing import interleaved
 
 
 @DATASETS.register_module()
@@ -214,46 +212,30 @@ def parts(runner: Runner, rounds: int = 10) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, rounds=10)
     parser.add_argument('--config', default=CONFIG, help='name of a config without its folder (default: %(default)s)')
     parser.add_argument('--methods', nargs='+', default=['baseline', 'rm'])
     parser.add_argument('--steps', type=int, default=39, help='steps of an epoch (default: %(default)s)')
-    parser.add_argument('--rounds', type=int, default=10)
     parser.add_argument('--float32', action='store_true', help='not in bfloat16')
     args = parser.parse_args()
     torch.set_num_threads(1)
-    console = Console(width=120)
-    console.print(
-        f'mmrm {mmrm.__version__}, torch {torch.__version__}, one thread, {args.config}, '
-        f'{"float32" if args.float32 else "bfloat16"}; {args.rounds} rounds of {args.steps} steps, an epoch'
-    )
-    table = Table(
-        'config',
-        'bare, ms a step',
-        'mmrm, ms a step',
-        'steps/s, mmrm / bare (95 % interval)',
-        'loading, ms',
-        'preprocessing, ms',
-    )
+    rows = []
     for method in args.methods:
         found = measure(method, args)
-        middle, low, high = ratio(found['bare'], found['mmrm'])
-        table.add_row(
-            method,
-            *(f'{1000 * np.median(found[name]) / args.steps:.1f}' for name in ('bare', 'mmrm')),
-            f'{middle:.3f} ({low:.3f} to {high:.3f})',
-            f'{found["loading, ms"]:.1f}',
-            f'{found["preprocessing, ms"]:.1f}',
-        )
-    console.print(table)
-    if args.float32:
-        return
-    table = Table('bare loop', 'ms a step', 'time to float32 (95 % interval)')
-    found = measure_precisions(args)
-    for name, seconds in found.items():
-        middle, low, high = ratio(seconds, found['float32'])
-        table.add_row(name, f'{1000 * np.median(seconds) / args.steps:.1f}', f'{middle:.3f} ({low:.3f} to {high:.3f})')
-    console.print(table)
+        shares = [f'{found["loading, ms"]:.1f}', f'{found["preprocessing, ms"]:.1f}']
+        steps = [_a_step(found[name], args) for name in ('bare', 'mmrm')]
+        rows.append([method, *steps, times(found['bare'], found['mmrm']), *shares])
+    title = f'{args.config}, {"float32" if args.float32 else "bfloat16"}; {args.rounds} rounds of {args.steps} steps'
+    ratio = 'steps/s, mmrm / bare (95 % interval)'
+    show(title, ('config', 'bare, ms a step', 'mmrm, ms a step', ratio, 'loading, ms', 'preprocessing, ms'), rows)
+    if not args.float32:
+        found = measure_precisions(args)
+        rows = [[name, _a_step(seconds, args), times(seconds, found['float32'])] for name, seconds in found.items()]
+        show('the bare loop', ('precision', 'ms a step', 'time to float32 (95 % interval)'), rows)
+
+
+def _a_step(seconds: list, args) -> str:
+    return milliseconds([each / args.steps for each in seconds], 1)
 
 
 if __name__ == '__main__':

@@ -6,7 +6,6 @@ The images are noise: 32 x 32 for CIFAR, a JPEG of 500 x 375 for ImageNet. A wor
 left them; without workers, the process that trains gets its own back after every batch, of 64 here.
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -21,10 +20,9 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import init_default_scope
-from PIL import Image
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import make_parser, show
+from benchmarks.input_speed import make_jpegs
 from mmrm.utils.paths import find_config
 from mmrm.utils.random_state import kept_generators, seed_generators
 
@@ -51,7 +49,7 @@ def load(pipeline: Compose, image: dict, index: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument('--number', type=int, default=2000, help='seeds to time; samples are a tenth of it')
     args = parser.parse_args()
 
@@ -65,21 +63,19 @@ def main() -> None:
     main_process = microseconds(batch, args.number // 10) / BATCH
     init_default_scope('mmpretrain')
     rng = np.random.RandomState(0)
-    table = Table('a sample of', 'by itself', 'its seed, in a worker', 'its seed, without workers')
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / 'noise.jpg')
-        small = rng.randint(0, 256, (47, 63, 3), np.uint8)
-        Image.fromarray(small).resize((500, 375), Image.BICUBIC).save(path, quality=90)
+        [path] = make_jpegs(Path(folder), 1)
         for name, config in CONFIGS.items():
             pipeline = Compose(Config.fromfile(find_config(config)).train_pipeline)
-            image = dict(img=rng.randint(0, 256, (32, 32, 3), np.uint8)) if name == 'CIFAR' else dict(img_path=path)
+            image = dict(img_path=str(path))
+            if name == 'CIFAR':
+                image = dict(img=rng.randint(0, 256, (32, 32, 3), np.uint8))
             alone = microseconds(partial(load, pipeline, image), args.number // 10)
-            table.add_row(
-                name,
-                f'{alone:.0f} us',
-                *(f'{cost:.0f} us, {100 * cost / alone:.1f} %' for cost in (worker, main_process)),
-            )
-    Console().print(table)
+            shares = [f'{cost:.0f} us, {100 * cost / alone:.1f} %' for cost in (worker, main_process)]
+            rows.append([name, f'{alone:.0f} us', *shares])
+    headers = ('a sample of', 'by itself', 'its seed, in a worker', 'its seed, without workers')
+    show(f'{args.number} seeds', headers, rows)
 
 
 if __name__ == '__main__':
