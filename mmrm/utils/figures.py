@@ -148,7 +148,9 @@ def wrap(lines: Sequence[str], width: float) -> List[str]:
 
 
 def provenance(figure, lines: Sequence[str]) -> None:
-    """Write below a figure what made it: checkpoints, data."""
+    """Write below a figure what made it: checkpoints, data. Without lines, nothing."""
+    if not lines:
+        return
     text = '\n'.join(wrap(lines, figure.get_figwidth()))
     figure.supxlabel(text, fontsize=FOOT, x=0.01, ha='left', color='#444444', family='monospace')
 
@@ -218,6 +220,5 @@ def draw_rows(rows: Sequence[Tuple[str, Sequence[Panel]]], titles: Sequence[str]
                 axes.set_ylabel(name, fontsize=8)
             if number == 0 and column < len(titles):
                 axes.set_title(titles[column], fontsize=8)
-    if foot:
-        provenance(figure, foot)
+    provenance(figure, foot)
     return figure

@@ -14,15 +14,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs 
 
 import numpy as np
 
-from mmrm.cli.options import Parser
 from mmrm.core import sample_box, sample_lambda
 from mmrm.report import grids
 from mmrm.report.intervals import Difference, difference
 from mmrm.report.tables import show_path
 from mmrm.utils import figures
 from mmrm.utils.errors import UserFileError, UserValueError, cli
-from mmrm.utils.files import check_out, write_text
 from projects.cifar10.run import METHODS, default_root, read_results
+from tools.analysis.options import check_results, results_parser, table_format, write_table
 
 NAMES = {'baseline': 'baseline', 'mixup': 'Mixup', 'cutmix': 'CutMix', 'rm-omega0': 'RM, ω = 0', 'rm': 'RM'}
 COLOURS = {**{key: figures.COLOURS.get(name) for key, name in NAMES.items()}, 'rm-omega0': '#009E73'}
@@ -189,8 +188,7 @@ def draw(results: Sequence[dict], foot: Sequence[str] = ()):
     for axes in (accuracy, loss, consistency, share):
         axes.set_xlabel('epoch')
         figures.tidy(axes)
-    if foot:
-        figures.provenance(figure, foot)
+    figures.provenance(figure, foot)
     return figure
 
 
@@ -232,13 +230,7 @@ def _line(axes, x: Sequence[int], curves: List[List[float]], colour: str, label:
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    parser = Parser(description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        'results',
-        nargs='?',
-        help="file of results (default: your own run's, "
-        'work_dirs/experiment/results.jsonl; without one, the published experiment.jsonl)',
-    )
+    parser = results_parser(__doc__, 'work_dirs/experiment/results.jsonl', 'the curves')
     parser.add_argument(
         '--follow-ups',
         nargs='+',
@@ -247,23 +239,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         help='files of exploratory runs, one '
         'for each change of the settings: a second table, beside the same seeds of the first',
     )
-    parser.add_argument('--figure', help='also draw the curves: .png, .svg or .pdf')
-    parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
-    parser.add_argument('--out', help='write the table to a file, .md, .csv or .tex')
-    parser.add_argument('--overwrite', action='store_true', help='replace existing files')
     args = parser.parse_args(argv)
-    form = grids.choose_format(args.format, args.out)
+    form = table_format(args.out, args.overwrite, args.format)
     if args.follow_ups and form == 'csv':
         raise UserValueError('--follow-ups makes two tables and csv holds one; leave it out, or choose another format.')
-    if args.out:
-        check_out(args.out, args.overwrite)
-    if args.figure:
-        figures.check_picture(args.figure, args.overwrite)
-    own, published = default_root() / 'results.jsonl', Path(__file__).with_name('experiment.jsonl')
-    found = own if own.is_file() or not published.is_file() else published
-    path = Path(args.results).expanduser() if args.results else found
+    path = check_results(args, default_root() / 'results.jsonl', Path(__file__).with_name('experiment.jsonl'))
     others = [Path(name).expanduser() for name in args.follow_ups]
-    for each in (path, *others):
+    for each in others:
         if not each.is_file():
             raise UserFileError(f'there is no file of results {each}. It comes from: python projects/cifar10/run.py')
     results = read_results(path)
@@ -281,10 +263,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             *(['exploratory, under other settings:'] if form == 'terminal' else []),
             *grids.render(form, headers, more, right=range(2, len(headers))),
         ]
-    if args.out:
-        print(write_text(args.out, '\n'.join(lines) + '\n', args.overwrite))
-    else:
-        print('\n'.join(lines))
+    write_table(lines, args.out, args.overwrite)
     if args.figure:
         foot = [f'{len(results)} runs of {show_path(path)}; lines are means over seeds, bands standard deviations']
         print(figures.save(draw(results, foot), args.figure, args.overwrite))

@@ -28,6 +28,7 @@ from mmrm.utils.files import atomic_write
 from tools.runs.folders import make_once
 
 FILE = Path(__file__).with_name('blood_cells.zip')
+LICENCE = Path(__file__).with_name('LICENSE.BCCD')  # a copy is in the file
 VERSION = 1  # of the layouts that are written
 CLASSES = ('RBC', 'WBC', 'Platelets')  # red and white blood cells, platelets
 SEG_CLASSES = ('background', *CLASSES)
@@ -38,33 +39,6 @@ CELL = 32  # side of a single cell
 MARGIN = 1.2  # of the square that is cut out, in longer sides of its box
 LEAST = 24  # side of that square, so that a platelet is not a blur
 RED = 3  # red cells taken of a photograph: there are ten times as many as of the others
-
-LICENCE = """\
-The photographs and boxes are a part of BCCD_Dataset (github.com/Shenggan/BCCD_Dataset), shrunk from 640 x 480 pixels.
-The original data and annotations are from cosmicad and akshaylamba.
-
-MIT License
-
-Copyright (c) 2017 shenggan
-
-Permission is hereby granted, free of charge, to any person obtaining a copy
-of this software and associated documentation files (the "Software"), to deal
-in the Software without restriction, including without limitation the rights
-to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
-copies of the Software, and to permit persons to whom the Software is
-furnished to do so, subject to the following conditions:
-
-The above copyright notice and this permission notice shall be included in all
-copies or substantial portions of the Software.
-
-THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
-IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
-FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
-AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
-LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
-OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
-SOFTWARE.
-"""
 
 
 class Cell(NamedTuple):
@@ -105,7 +79,7 @@ def pack(bccd: Union[str, Path], out: Union[str, Path], counts: Optional[Dict[st
                 options = [cv2.IMWRITE_JPEG_QUALITY, QUALITY, cv2.IMWRITE_JPEG_OPTIMIZE, 1]
                 _add(archive, f'{split}/{name}.jpg', cv2.imencode('.jpg', image, options)[1].tobytes())
         _add(archive, 'boxes.json', json.dumps(boxes).encode(), zipfile.ZIP_DEFLATED)
-        _add(archive, 'LICENSE', LICENCE.encode(), zipfile.ZIP_DEFLATED)
+        _add(archive, 'LICENSE', LICENCE.read_bytes(), zipfile.ZIP_DEFLATED)
     return Path(out)
 
 

@@ -4,11 +4,12 @@ import contextlib
 import os
 import warnings
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import cv2
 import numpy as np
 
+from mmrm.utils import figures
 from mmrm.utils.files import atomic_write
 from projects.demo.photographs import CLASSES, SEG_CLASSES
 from projects.demo.stages import COLUMNS, read_config
@@ -30,11 +31,9 @@ def draw(work_dir: Path, results: Dict[str, dict], noise: Dict[str, Optional[flo
         noise: Of :func:`~projects.demo.verdict.measured_noise`.
         out: A ``.png`` file, replaced whole.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 10), dpi=110)
-    FigureCanvasAgg(figure)
     _draw_mixes(figure, mixed_images(work_dir, count=6), top=0.98)
     with warnings.catch_warnings(), open(os.devnull, 'w') as quiet, contextlib.redirect_stdout(quiet):
         warnings.simplefilter('ignore')
@@ -50,6 +49,16 @@ def _row(figure, title: str, count: int, top: float, height: float, left: float 
     figure.text(0.5, top, title, fontsize=12, fontweight='bold', ha='center', va='center')
     width = (0.985 - left - (count - 1) * gap) / count
     return [figure.add_axes([left + i * (width + gap), top - 0.045 - height, width, height]) for i in range(count)]
+
+
+def _outline(axis, box: Sequence[float], lines: Sequence[Tuple[str, float]]) -> None:
+    """Outline x1, y1, x2, y2 with lines of (colour, width), one over the other."""
+    from matplotlib.patches import Rectangle
+
+    x1, y1, x2, y2 = box
+    for colour, width in lines:
+        corner = (x1 - 0.5, y1 - 0.5)
+        axis.add_patch(Rectangle(corner, x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=width))
 
 
 # -------------------------------------------------------------------------------------------------------- the mixes
@@ -75,8 +84,7 @@ def mixed_images(work_dir: Path, count: int, seed: int = 38) -> List[Tuple[np.nd
         item = dataset[int(np.random.choice(np.flatnonzero(labels == number % len(names))))]
         batch = preprocessor(dict(inputs=[item['inputs']], data_samples=[item['data_samples']]), training=True)
         sample, mix = batch['data_samples'][0], batch['data_samples'][0].get(MIX_FIELD)
-        image = batch['inputs'] * preprocessor.std + preprocessor.mean
-        image = image[0].clamp(0, 255).byte().permute(1, 2, 0).numpy()
+        [image] = figures.to_images(batch['inputs'], preprocessor)  # to_rgb: of files, so RGB
         label = {name: float(share) for name, share in zip(names, sample.gt_score) if share > 0}
         shown.append((image, label, mix.lam, mix.box))
     return shown
@@ -93,19 +101,7 @@ def _draw_mixes(figure, shown: list, top: float) -> None:
     for number, (axis, (image, label, lam, box)) in enumerate(zip(axes, shown)):
         axis.imshow(image, interpolation='nearest')
         if lam:
-            from matplotlib.patches import Rectangle
-
-            for colour, width in (('black', 3), ('white', 1.4)):
-                axis.add_patch(
-                    Rectangle(
-                        (box.x1 - 0.5, box.y1 - 0.5),
-                        box.x2 - box.x1,
-                        box.y2 - box.y1,
-                        fill=False,
-                        edgecolor=colour,
-                        linewidth=width,
-                    )
-                )
+            _outline(axis, box, (('black', 3), ('white', 1.4)))
         parts = sorted(label.items(), key=lambda pair: -pair[1])
         text = '\n'.join(f'{share:.2f} {name}' for name, share in parts if share >= 0.005)
         axis.set_title(f'$t={number + 1}$, $\\lambda={lam:.2f}$', fontsize=11)
@@ -174,14 +170,9 @@ def _draw_photograph(figure, image, true_boxes, found_boxes, true_map, found_map
 
 
 def _draw_boxes(axis, image: np.ndarray, boxes: list, title: str) -> None:
-    from matplotlib.patches import Rectangle
-
     axis.imshow(image)
-    for name, x1, y1, x2, y2 in boxes:
-        for colour, width in (('white', 3.2), (CLASS_COLOURS[name], 1.8)):
-            axis.add_patch(
-                Rectangle((x1 - 0.5, y1 - 0.5), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=width)
-            )
+    for name, *box in boxes:
+        _outline(axis, box, (('white', 3.2), (CLASS_COLOURS[name], 1.8)))
     axis.set_title(title, fontsize=11)
     axis.set_axis_off()
 

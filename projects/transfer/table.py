@@ -12,15 +12,14 @@ from typing import Dict, Iterable, List, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs without being installed
 
-from mmrm.cli.options import Parser
 from mmrm.report import grids
 from mmrm.report.intervals import Difference, difference
 from mmrm.report.tables import show_path
 from mmrm.utils import figures
 from mmrm.utils.errors import UserFileError, cli
-from mmrm.utils.files import check_out, write_text
 from projects.cifar10.table import NAMES, difference_text, spread
 from projects.transfer.protocol import METHODS, MODES, RESULTS, TASKS, default_root, read_results
+from tools.analysis.options import check_results, results_parser, table_format, write_table
 
 RIVALS = ('baseline', 'cutmix')
 COLUMNS = (*(NAMES[method] for method in METHODS), *(f'RM to {NAMES[rival]}' for rival in RIVALS), 'two runs differ by')
@@ -168,17 +167,8 @@ def draw(results: Sequence[dict], foot: Sequence[str] = ()):
                 points = [[result['metrics'].get(metric) for result in found] for metric in SIZES]
                 if not found or any(None in values for values in points):
                     continue
-                axes.errorbar(
-                    [place + 0.08 * (shift - 1.5) for place in range(len(SIZES))],
-                    [statistics.fmean(values) for values in points],
-                    [statistics.stdev(values) if len(values) > 1 else 0 for values in points],
-                    color=figures.COLOURS.get(NAMES[method]),
-                    label=f'{NAMES[method]}, n = {len(found)}',
-                    marker='o',
-                    markersize=4,
-                    linewidth=1.2,
-                    capsize=2,
-                )
+                places = [place + 0.08 * (shift - 1.5) for place in range(len(SIZES))]
+                _curve(axes, places, points, method, f'{NAMES[method]}, n = {len(found)}', 'o')
             axes.set_xticks(range(len(SIZES)), SIZES.values())
             axes.set_title(f'{TASKS[task].title}, {mode}', fontsize=9)
             figures.tidy(axes)
@@ -186,9 +176,16 @@ def draw(results: Sequence[dict], foot: Sequence[str] = ()):
         if axes.get_legend_handles_labels()[1]:
             axes.legend(frameon=False, fontsize=8)
             break
-    if foot:
-        figures.provenance(figure, foot)
+    figures.provenance(figure, foot)
     return figure
+
+
+def _curve(axes, x: Sequence[float], values: Sequence[Sequence[float]], method: str, label: str, marker: str) -> None:
+    """The means of values of several seeds, with their deviations as bars."""
+    means = [statistics.fmean(each) for each in values]
+    deviations = [statistics.stdev(each) if len(each) > 1 else 0 for each in values]
+    style = dict(color=figures.COLOURS.get(NAMES[method]), marker=marker, markersize=4, linewidth=1.2, capsize=2)
+    axes.errorbar(x, means, deviations, label=label, **style)
 
 
 def draw_summary(results: Sequence[dict], foot: Sequence[str] = ()):
@@ -237,17 +234,7 @@ def draw_summary(results: Sequence[dict], foot: Sequence[str] = ()):
         curve = alone(results, method)
         if curve:
             values = [[result['value'] for result in found.values()] for found in curve.values()]
-            right.errorbar(
-                list(curve),
-                [statistics.fmean(each) for each in values],
-                [statistics.stdev(each) if len(each) > 1 else 0 for each in values],
-                color=figures.COLOURS.get(NAMES[method]),
-                marker=figures.MARKERS[index],
-                markersize=4,
-                linewidth=1.2,
-                capsize=2,
-                label=NAMES[method],
-            )
+            _curve(right, list(curve), values, method, NAMES[method], figures.MARKERS[index])
     right.set_xlabel('side of the whole test image, pixels', fontsize=8)
     right.set_ylabel('top-1 accuracy (%)', fontsize=8)
     right.set_title('Classification, nothing pasted', fontsize=9)
@@ -256,43 +243,22 @@ def draw_summary(results: Sequence[dict], foot: Sequence[str] = ()):
     for axes in (left, right):
         axes.tick_params(labelsize=8)
         figures.tidy(axes)
-    if foot:
-        figures.provenance(figure, foot)
+    figures.provenance(figure, foot)
     return figure
 
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    parser = Parser(prog='python projects/transfer/table.py', description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        'results',
-        nargs='?',
-        help="file of results (default: your own run's, work_dirs/transfer/results.jsonl; "
-        'without one, the published ones)',
-    )
+    drawn = "RM's differences and the curves of --alone, or with --sizes AP by size"
+    parser = results_parser(__doc__, 'work_dirs/transfer/results.jsonl', drawn)
     table = parser.add_mutually_exclusive_group()
     table.add_argument('--sizes', action='store_true', help='AP by the size of the objects instead')
     table.add_argument(
         '--alone', action='store_true', help='top-1 of the pretrained classifiers on whole, shrunken images instead'
     )
-    parser.add_argument(
-        '--figure',
-        help="also draw RM's differences and the curves of --alone, or with --sizes AP by size: .png, .svg or .pdf",
-    )
-    parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
-    parser.add_argument('--out', help='write the table to a file, .md, .csv or .tex')
-    parser.add_argument('--overwrite', action='store_true', help='replace existing files')
     args = parser.parse_args(argv)
-    form = grids.choose_format(args.format, args.out)
-    if args.out:
-        check_out(args.out, args.overwrite)
-    if args.figure:
-        figures.check_picture(args.figure, args.overwrite)
-    own = default_root() / 'results.jsonl'
-    found = own if own.is_file() or not RESULTS.is_file() else RESULTS
-    path = Path(args.results).expanduser() if args.results else found
-    if not path.is_file():
-        raise UserFileError(f'there is no file of results {path}. It comes from: python projects/transfer/run.py')
+    form = table_format(args.out, args.overwrite, args.format)
+    path = check_results(args, default_root() / 'results.jsonl', RESULTS)
     results = read_results(path)
     if args.alone:
         headers, lines, words = ALONE_HEADERS, alone_lines(results), 0
@@ -308,10 +274,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             f'{len(results)} runs of {show_path(path)}; mean ± standard deviation (seeds), 95 % intervals{note}',
             *text,
         ]
-    if args.out:
-        print(write_text(args.out, '\n'.join(text) + '\n', args.overwrite))
-    else:
-        print('\n'.join(text))
+    write_table(text, args.out, args.overwrite)
     if args.figure:
         foot = [f'{len(results)} runs of {show_path(path)}; points are means over seeds, bars of curves deviations']
         print(figures.save((draw if args.sizes else draw_summary)(results, foot), args.figure, args.overwrite))

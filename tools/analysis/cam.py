@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs 
 import numpy as np
 import torch
 
-from mmrm.cli.options import Parser, natural, positive
+from mmrm.cli.options import natural, positive
 from mmrm.report import cam
 from mmrm.utils import figures
 from mmrm.utils.config import number_of_classes, test_steps, type_name
@@ -19,6 +19,7 @@ from mmrm.utils.paths import show_path
 from mmrm.weights import read_checkpoint
 from tools.analysis import classifiers
 from tools.analysis.classifiers import Trained
+from tools.analysis.options import add_models, picture_parser
 
 
 # --------------------------------------------------------------------------------------------------------------- images
@@ -225,16 +226,8 @@ def rgb(image: np.ndarray, trained: Trained) -> np.ndarray:
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    parser = Parser(description=__doc__, allow_abbrev=False)
-    parser.add_argument('out', help='picture to write: .png, .svg or .pdf')
-    parser.add_argument(
-        '--model',
-        nargs=3,
-        action='append',
-        default=[],
-        metavar=('NAME', 'CONFIG', 'CHECKPOINT'),
-        help='a checkpoint (or the folder of a run) and what to call it; may be repeated',
-    )
+    parser = picture_parser(__doc__)
+    add_models(parser)
     parser.add_argument(
         '--images',
         nargs='+',
@@ -250,16 +243,12 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('--iterations', type=positive, default=4, help='mixing steps of --mixed (default: 4)')
     parser.add_argument('--seed', type=natural, default=0, help='of --mixed (default: 0)')
     parser.add_argument('--method', choices=cam.METHODS, default='GradCAM', help='default: GradCAM')
-    parser.add_argument('--device', choices=('cpu', 'cuda'), help='default: cuda if there is one')
-    parser.add_argument('--overwrite', action='store_true', help='replace an existing picture')
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.mixed):
         parser.error('give either --images or --mixed')
     figures.check_picture(args.out, args.overwrite)
     cam.grad_cam()
-    if args.device == 'cuda' and not torch.cuda.is_available():
-        raise UserValueError('--device cuda: torch.cuda.is_available() is false.')
-    models = classifiers.parse_models(args.model, args.device or ('cuda' if torch.cuda.is_available() else 'cpu'))
+    models = classifiers.parse_models(args.model, classifiers.choose_device(args.device))
     if args.images:
         subjects = natural_subjects(args.images, models[0])
         data = ', '.join(dict.fromkeys(show_path(Path(each.partition('=')[0])) for each in args.images))

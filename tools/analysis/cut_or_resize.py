@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from mmengine.config import Config
 
-from mmrm.cli.options import Parser, natural, positive
+from mmrm.cli.options import natural, positive
 from mmrm.core import Box, mix_labels, resize_fill, sample_box, sample_lambda
 from mmrm.report.tables import show_path
 from mmrm.utils import figures
@@ -23,6 +23,7 @@ from mmrm.utils.config import pipeline_of
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.figures import Panel, draw_panel
 from tools.analysis import classifiers
+from tools.analysis.options import picture_parser
 
 WAYS = ('cut', 'resize')
 
@@ -179,20 +180,15 @@ def _figure(rows, curves: Dict[str, np.ndarray], columns: int, foot: Sequence[st
     axes.set_ylim(0, None)
     axes.legend(frameon=False)
     figures.tidy(axes)
-    if foot:
-        figures.provenance(figure, foot)
+    figures.provenance(figure, foot)
     return figure
 
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    parser = Parser(description=__doc__, allow_abbrev=False)
-    parser.add_argument('config', help="a classifier's config; its training data is shown")
-    parser.add_argument('out', help='picture to write: .png, .svg or .pdf')
+    parser = picture_parser(__doc__, config=True)
     parser.add_argument('--iterations', type=positive, default=5, help='columns (default: 5)')
     parser.add_argument('--seed', type=natural, default=0, help='of images and boxes (default: 0)')
-    parser.add_argument('--overwrite', action='store_true', help='replace an existing picture')
-    parser.add_cfg_options('settings that replace those of the config')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)
     cfg = classifiers.load_config(args.config, args.cfg_options, 'train')

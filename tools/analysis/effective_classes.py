@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from mmpretrain.registry import BATCH_AUGMENTS
 from torch import nn
 
-from mmrm.cli.options import Parser, natural, positive
+from mmrm.cli.options import natural, positive
 from mmrm.models.regularisers import BoundAugment
 from mmrm.utils import figures
 from mmrm.utils.errors import UserValueError, cli
 from tools.analysis.classifiers import seeded
+from tools.analysis.options import picture_parser
 
 # What a run of ResNet-50 on ImageNet uses. Manifold Mixup has Mixup's labels, Feature CutMix about those of CutMix.
 METHODS = {
@@ -146,15 +147,13 @@ def draw(results: Dict[str, Counts], foot: Sequence[str] = ()):
     low, high = axes.get_xlim()
     axes.set_xlim(low, high / 1.6)  # room for the numbers
     figures.tidy(axes)
-    if foot:
-        figures.provenance(figure, foot)
+    figures.provenance(figure, foot)
     return figure
 
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    parser = Parser(description=__doc__, allow_abbrev=False)
-    parser.add_argument('out', help='picture to write: .png, .svg or .pdf')
+    parser = picture_parser(__doc__)
     for name, default, text in (
         ('runs', 3, 'runs'),
         ('iterations', 100, 'iterations of a run'),
@@ -164,7 +163,6 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     ):
         parser.add_argument(f'--{name}', type=positive, default=default, metavar='N', help=f'{text} ({default})')
     parser.add_argument('--seed', type=natural, default=0, help='of the first run (default: 0)')
-    parser.add_argument('--overwrite', action='store_true', help='replace an existing picture')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)
     results = effective_classes(

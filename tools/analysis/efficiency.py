@@ -24,6 +24,7 @@ from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.files import check_out, write_text
 from tools.analysis import classifiers
 from tools.analysis.memory import peak_memory
+from tools.analysis.options import add_table, table_format, write_table
 from tools.analysis.timing import interleaved, ratio
 
 # The paper's table.
@@ -258,22 +259,19 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('--size', type=positive, help="side of the images (default: the pipeline's)")
     parser.add_argument('--no-memory', action='store_true', help='leave the memory out')
     parser.add_argument('--device', choices=('cpu', 'cuda'), help='default: cuda if there is one')
-    parser.add_argument('--format', choices=grids.FORMATS, help='default: terminal, or by the ending of --out')
-    parser.add_argument('--out', help='write the table to a file, .md, .csv or .tex')
+    add_table(parser)
     parser.add_argument('--json', help='write the numbers to a file; work_dirs/efficiency.json is read by mmrm tables')
-    parser.add_argument('--overwrite', action='store_true', help='replace existing files')
     args = parser.parse_args(argv)
-    form = grids.choose_format(args.format, args.out)
-    for path in filter(None, (args.out, args.json)):
-        check_out(path, args.overwrite)
+    form = table_format(args.out, args.overwrite, args.format)
+    if args.json:
+        check_out(args.json, args.overwrite)
     device = classifiers.choose_device(args.device)
     costs = measure(args.configs, args.batch, args.timing_batch, args.rounds, args.size, device, not args.no_memory)
     lines = grids.render(form, HEADERS, table_lines(costs), right=range(1, 7))
     below = dict(terminal=[EXPLAINED], markdown=['', EXPLAINED]).get(form, [])
-    text = '\n'.join([*lines, *below]) + '\n'
     if args.json:
         print(write_text(args.json, json.dumps(as_json(costs), indent=2) + '\n', args.overwrite))
-    print(write_text(args.out, text, args.overwrite) if args.out else text)
+    write_table([*lines, *below], args.out, args.overwrite)
 
 
 if __name__ == '__main__':

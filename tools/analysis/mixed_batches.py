@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmpretrain.registry import BATCH_AUGMENTS
 from torch import nn
 
-from mmrm.cli.options import Parser, natural, positive
+from mmrm.cli.options import natural, positive
 from mmrm.core import Box
 from mmrm.models.regularisers.dropblock import drop_block
 from mmrm.report.tables import show_path
@@ -22,6 +22,7 @@ from mmrm.utils.config import number_of_classes, pipeline_of
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.figures import Panel, draw_rows
 from tools.analysis import classifiers
+from tools.analysis.options import picture_parser
 
 # The CutMix authors' settings for CIFAR, but for the probability: every iteration is shown mixed.
 COMPARED = dict(Mixup=dict(type='Mixup', alpha=1.0), CutMix=dict(type='CutMix', alpha=1.0))
@@ -173,9 +174,7 @@ def panel_of(mixed: Mixed, sample: int, classes: Optional[Sequence[str]], with_s
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    parser = Parser(description=__doc__, allow_abbrev=False)
-    parser.add_argument('config', help="a classifier's config; its training data is shown")
-    parser.add_argument('out', help='picture to write: .png, .svg or .pdf')
+    parser = picture_parser(__doc__, config=True)
     parser.add_argument('--iterations', type=positive, default=6, help='columns (default: 6)')
     parser.add_argument(
         '--samples', type=positive, default=1, help='samples of the batch, a row for each method (default: 1)'
@@ -183,8 +182,6 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('--batch', type=positive, default=8, help='images an iteration (default: 8)')
     parser.add_argument('--all', action='store_true', help='also DropBlock, MoEx and CutMix + MoEx, at the input')
     parser.add_argument('--seed', type=natural, default=0, help='of everything that is drawn (default: 0)')
-    parser.add_argument('--overwrite', action='store_true', help='replace an existing picture')
-    parser.add_cfg_options('settings that replace those of the config')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)
     cfg = classifiers.load_config(args.config, args.cfg_options, 'train')

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from mmrm.cli.options import Parser, natural, positive
+from mmrm.cli.options import natural, positive
 from mmrm.report import grids
 from mmrm.utils import figures
 from mmrm.utils.errors import UserValueError, cli
-from mmrm.utils.files import check_out, write_text
 from mmrm.utils.paths import show_path
 from tools.analysis import classifiers
 from tools.analysis.classifiers import Trained
+from tools.analysis.options import add_models, picture_parser, table_format, write_table
 
 SCALES = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 BACKGROUNDS = ('grey', 'other class')
@@ -263,8 +263,7 @@ def draw(points: Sequence[Point], foot: Sequence[str] = ()):
         axes.set_ylim(0, 103)
         figures.tidy(axes)
     panels[0].legend(frameon=False, loc='lower left', fontsize=8)
-    if foot:
-        figures.provenance(figure, foot)
+    figures.provenance(figure, foot)
     return figure
 
 
@@ -289,17 +288,8 @@ def table_lines(points: Sequence[Point]) -> List[List[str]]:
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    parser = Parser(description=__doc__, allow_abbrev=False)
-    parser.add_argument('out', help='picture to write: .png, .svg or .pdf')
-    parser.add_argument(
-        '--model',
-        nargs=3,
-        action='append',
-        default=[],
-        metavar=('NAME', 'CONFIG', 'CHECKPOINT'),
-        help='a checkpoint (or the folder of a run) and what to call it; may be repeated, checkpoints '
-        'of one name are seeds',
-    )
+    parser = picture_parser(__doc__)
+    add_models(parser)  # checkpoints of one name are seeds
     parser.add_argument(
         '--scales',
         nargs='+',
@@ -324,13 +314,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     )
     parser.add_argument('--seed', type=natural, default=0, help='of images, places and backgrounds (default: 0)')
     parser.add_argument('--table', help='also write the numbers, .csv, .md or .tex')
-    parser.add_argument('--device', choices=('cpu', 'cuda'), help='default: cuda if there is one')
-    parser.add_argument('--overwrite', action='store_true', help='replace existing files')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)
-    form = grids.choose_format(None, args.table)
-    if args.table:
-        check_out(args.table, args.overwrite)
+    form = table_format(args.table, args.overwrite)
     models = classifiers.parse_models(args.model, classifiers.choose_device(args.device))
     images = number_of_images(models[0])
     if images < args.images:
@@ -344,10 +330,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         f'images, {args.interpolation}, seed {args.seed}. RM trains on pasted images.',
     ]
     lines = grids.render(form, HEADERS, table_lines(points), right=range(3, 7))
-    if args.table:
-        print(write_text(args.table, '\n'.join(lines) + '\n', args.overwrite))
-    else:
-        print('\n'.join(lines))
+    write_table(lines, args.table, args.overwrite)
     print(figures.save(draw(points, foot), args.out, args.overwrite))
 
 

@@ -11,15 +11,14 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs without being installed
 
-from mmrm.cli.options import Parser
 from mmrm.report import grids
 from mmrm.report.published import CHOSEN, CURVES, METRICS
 from mmrm.report.runs import RunLog, read_run
 from mmrm.utils import figures
 from mmrm.utils.errors import UserFileError, UserValueError, cli
-from mmrm.utils.files import check_out, write_text
 from mmrm.utils.paths import home, show_path
 from mmrm.utils.settings import differences, result_settings
+from tools.analysis.options import picture_parser, table_format, write_table
 
 SWEEPS = tuple(CHOSEN)
 KINDS = ('best', 'last')
@@ -126,8 +125,7 @@ def draw(results: Dict[str, Dict[str, List[Point]]], foot: Sequence[str] = ()):
                 axes.set_visible(False)
                 continue
             _panel(axes, sweep, setting, points)
-    if foot:
-        figures.provenance(figure, foot)
+    figures.provenance(figure, foot)
     return figure
 
 
@@ -195,8 +193,7 @@ def table_lines(results: Dict[str, Dict[str, List[Point]]]) -> List[List[str]]:
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    parser = Parser(description=__doc__, allow_abbrev=False)
-    parser.add_argument('out', help='picture to write: .png, .svg or .pdf')
+    parser = picture_parser(__doc__)
     parser.add_argument('--sweeps', nargs='+', choices=SWEEPS, help='default: those with results')
     parser.add_argument('--setting', nargs='+', metavar='SETTING', help='some of the settings (default: all)')
     parser.add_argument('--work-dir', help='holds <sweep>/<setting>/<value>/seed<N> (default: work_dirs/sweep)')
@@ -207,12 +204,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         help='best over epochs, as the paper reports, or the last epoch (default: best)',
     )
     parser.add_argument('--table', help='also write the numbers, .csv, .md or .tex')
-    parser.add_argument('--overwrite', action='store_true', help='replace existing files')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)
-    form = grids.choose_format(None, args.table)
-    if args.table:
-        check_out(args.table, args.overwrite)
+    form = table_format(args.table, args.overwrite)
     results, errors = {}, []
     for sweep in args.sweeps or SWEEPS:
         try:
@@ -224,10 +218,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if not results:
         raise errors[0]
     lines = grids.render(form, HEADERS, table_lines(results), right=range(2, 7))
-    if args.table:
-        print(write_text(args.table, '\n'.join(lines) + '\n', args.overwrite))
-    else:
-        print('\n'.join(lines))
+    write_table(lines, args.table, args.overwrite)
     foot = [
         f"{args.kind} epoch of each run, mean and deviation over seeds; published: only what the paper's text and "
         'tables give'

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence
@@ -28,7 +29,7 @@ from mmrm.utils.config import checkpoint_out_dir, read_config
 from mmrm.utils.errors import UserError, UserFileError, UserTypeError, UserValueError
 from mmrm.utils.files import RUN_LOCK, LockedError, lock_holder, locked, write_text
 from mmrm.utils.paths import shipped
-from tools.runs.processes import Start, clock, on_cpu, run_side_by_side
+from tools.runs.processes import clock, end, on_cpu
 
 METRIC = 'accuracy/top1'
 JOB_LOCK = '.job.lock'  # of the one who starts a run; the run itself has RUN_LOCK
@@ -193,7 +194,9 @@ def is_locked(work_dir: Path) -> bool:
     return any(lock_holder(work_dir / name) for name in (JOB_LOCK, RUN_LOCK))
 
 
-def train(run: Job, environment: Optional[dict] = None, start: Start = subprocess.Popen) -> str:
+def train(
+    run: Job, environment: Optional[dict] = None, start: Callable[..., subprocess.Popen] = subprocess.Popen
+) -> str:
     """Train one run to its end, or find it finished.
 
     Args:
@@ -277,17 +280,45 @@ def run_here(
     jobs = min(jobs, max(len(runs), 1))
     states = {run.name: 'not started' for run in runs}
 
-    def work(run: Job, environment: dict, start: Start) -> bool:
+    waiting, free = list(runs), _environments(jobs, max((run.gpus for run in runs), default=1), cpu)
+    running: Dict[Future, dict] = {}
+    processes: List[subprocess.Popen] = []
+    interrupted = threading.Event()
+
+    def start(*args, **kwargs) -> subprocess.Popen:
+        process = subprocess.Popen(*args, **kwargs)
+        processes.append(process)
+        if interrupted.is_set():
+            process.terminate()
+        return process
+
+    def work(run: Job, environment: dict) -> None:
         report(run, 'started')
         try:
             states[run.name] = train(run, environment, start)
         except (OSError, UserError) as error:
             states[run.name] = f'failed: {error}'
         report(run, states[run.name])
-        return not states[run.name].endswith(MISTAKE)
 
-    places = _environments(jobs, max((run.gpus for run in runs), default=1), cpu)
-    run_side_by_side(runs, places, work, ready, tick)
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            while waiting or running:
+                for run in [run for run in waiting if ready(run)][: len(free)]:
+                    waiting.remove(run)
+                    place = free.pop(0)
+                    running[pool.submit(work, run, place)] = place
+                if not running:  # those that are left wait for what will not come
+                    break
+                for future in wait(running, 1.0, FIRST_COMPLETED).done:
+                    free.insert(0, running.pop(future))
+                    future.result()
+                if any(state.endswith(MISTAKE) for state in states.values()):
+                    waiting.clear()
+                tick()
+        except BaseException:
+            interrupted.set()
+            end(processes)
+            raise
     return states
 
 

@@ -1,73 +1,15 @@
-"""Processes side by side: as many at a time as there are slots, each when what it waits for is done."""
+"""The processes that train: their variables, their memory, and how they are ended."""
 
 import os
 import subprocess
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from threading import Event
-from typing import Callable, Dict, List, Sequence, TypeVar, Union
+from typing import Sequence, Union
 
 from mmrm.utils.paths import PACKAGE
 
-Task = TypeVar('Task')
-Start = Callable[..., subprocess.Popen]
 PATIENCE = 60  # seconds that a process has to save and end by itself after SIGTERM
 
 
-def run_side_by_side(
-    tasks: Sequence[Task],
-    slots: Sequence[dict],
-    work: Callable[[Task, dict, Start], bool],
-    ready: Callable[[Task], bool] = lambda task: True,
-    tick: Callable[[], None] = lambda: None,
-    every: float = 1.0,
-) -> None:
-    """Work on all tasks, in their order, one per slot at a time.
-
-    Args:
-        tasks: Whatever ``work`` takes.
-        slots: What the processes of a task get from the place it runs at, such as its GPUs and its port.
-        work: Called in a thread with a task, its slot and ``start``. It starts processes with ``start``, which is
-            ``subprocess.Popen``, waits for them, and returns whether further tasks may begin.
-        ready: Whether a task may begin now. If none may and none runs, the rest is given up.
-        tick: Called in this thread, every ``every`` seconds and when a task has ended.
-        every: Seconds between two calls of ``tick``.
-
-    An exception of ``work`` or an interrupt ends the processes that run and is raised again.
-    """
-    waiting, free = list(tasks), list(slots)
-    running: Dict[Future, dict] = {}
-    processes: List[subprocess.Popen] = []
-    interrupted = Event()
-
-    def start(*args, **kwargs) -> subprocess.Popen:
-        process = subprocess.Popen(*args, **kwargs)
-        processes.append(process)
-        if interrupted.is_set():
-            process.terminate()
-        return process
-
-    with ThreadPoolExecutor(max(len(free), 1)) as pool:
-        try:
-            while waiting or running:
-                for task in [task for task in waiting if ready(task)][: len(free)]:
-                    waiting.remove(task)
-                    slot = free.pop(0)
-                    running[pool.submit(work, task, slot, start)] = slot
-                if not running:
-                    break
-                done, _ = wait(running, every, FIRST_COMPLETED)
-                for future in done:
-                    free.insert(0, running.pop(future))
-                    if not future.result():
-                        waiting.clear()
-                tick()
-        except BaseException:
-            interrupted.set()
-            _end(processes)
-            raise
-
-
-def _end(processes: Sequence[subprocess.Popen]) -> None:
+def end(processes: Sequence[subprocess.Popen]) -> None:
     """End what still runs: politely, then not."""
     alive = [process for process in processes if process.poll() is None]
     for process in alive:

@@ -4,34 +4,19 @@ _base_ = '../../transfer/configs/_base_/atss.py'
 model = dict(backbone=dict(frozen_stages=4), bbox_head=dict(num_classes=3))
 data_root = '{{$MMRM_PHOTOGRAPHS:work_dirs/demo/photographs}}/'
 metainfo = dict(classes=('RBC', 'WBC', 'Platelets'))
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', with_bbox=True),
-    dict(type='Resize', scale=(128, 96), keep_ratio=True),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackDetInputs')
-]
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(128, 96), keep_ratio=True),
-    dict(type='LoadAnnotations', with_bbox=True),
-    dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
-]
 train_dataloader = dict(
     batch_size=4,
     dataset=dict(
         data_root=data_root,
         metainfo=metainfo,
         ann_file='coco/annotations/train.json',
-        data_prefix=dict(img='ade/images/train'),
-        pipeline=train_pipeline))
+        data_prefix=dict(img='ade/images/train')))
 val_dataloader = dict(
     dataset=dict(
         data_root=data_root,
         metainfo=metainfo,
         ann_file='coco/annotations/val.json',
-        data_prefix=dict(img='ade/images/val'),
-        pipeline=test_pipeline))
+        data_prefix=dict(img='ade/images/val')))
 test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'coco/annotations/val.json')
 test_evaluator = val_evaluator

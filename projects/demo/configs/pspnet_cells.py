@@ -8,34 +8,17 @@ model = dict(
     auxiliary_head=dict(num_classes=4))
 data_root = '{{$MMRM_PHOTOGRAPHS:work_dirs/demo/photographs}}/ade'
 metainfo = dict(classes=('background', 'RBC', 'WBC', 'Platelets'))
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='Resize', scale=(128, 96)),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackSegInputs')
-]
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(128, 96)),
-    dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs')
-]
 train_dataloader = dict(
     batch_size=4,
     dataset=dict(
-        type='BaseSegDataset',
         data_root=data_root,
         metainfo=metainfo,
-        data_prefix=dict(img_path='images/train', seg_map_path='annotations/train'),
-        pipeline=train_pipeline))
+        data_prefix=dict(img_path='images/train', seg_map_path='annotations/train')))
 val_dataloader = dict(
     dataset=dict(
-        type='BaseSegDataset',
         data_root=data_root,
         metainfo=metainfo,
-        data_prefix=dict(img_path='images/val', seg_map_path='annotations/val'),
-        pipeline=test_pipeline))
+        data_prefix=dict(img_path='images/val', seg_map_path='annotations/val')))
 test_dataloader = val_dataloader
 
 # 100 steps in small batches.

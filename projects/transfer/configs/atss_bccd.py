@@ -6,13 +6,6 @@ model = dict(bbox_head=dict(num_classes=3))
 dataset_type = 'VOCDataset'
 data_root = '{{$MMRM_DATA:data}}/bccd/'
 metainfo = dict(classes=('RBC', 'WBC', 'Platelets'))
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', with_bbox=True),
-    dict(type='Resize', scale=(128, 96), keep_ratio=True),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackDetInputs')
-]
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(128, 96), keep_ratio=True),
@@ -28,7 +21,7 @@ train_dataloader = dict(
         ann_file='ImageSets/Main/trainval.txt',
         data_prefix=dict(sub_data_root=''),
         filter_cfg=dict(filter_empty_gt=True, min_size=4),
-        pipeline=train_pipeline))
+        pipeline=_base_.train_pipeline))
 val_dataloader = dict(
     dataset=dict(
         _delete_=True,

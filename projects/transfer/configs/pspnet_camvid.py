@@ -9,33 +9,16 @@ model = dict(
 data_root = '{{$MMRM_DATA:data}}/camvid'
 metainfo = dict(
     classes=('sky', 'building', 'pole', 'road', 'pavement', 'tree', 'sign', 'fence', 'car', 'pedestrian', 'bicyclist'))
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='Resize', scale=(128, 96)),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackSegInputs')
-]
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(128, 96)),
-    dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs')
-]
 train_dataloader = dict(
     dataset=dict(
-        type='BaseSegDataset',
         data_root=data_root,
         metainfo=metainfo,
-        data_prefix=dict(img_path='train', seg_map_path='trainannot'),
-        pipeline=train_pipeline))
+        data_prefix=dict(img_path='train', seg_map_path='trainannot')))
 val_dataloader = dict(
     dataset=dict(
-        type='BaseSegDataset',
         data_root=data_root,
         metainfo=metainfo,
-        data_prefix=dict(img_path='test', seg_map_path='testannot'),
-        pipeline=test_pipeline))
+        data_prefix=dict(img_path='test', seg_map_path='testannot')))
 test_dataloader = val_dataloader
 val_evaluator = dict(ignore_index=11)
 test_evaluator = val_evaluator

@@ -16,7 +16,6 @@ train_pipeline = [
 test_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
 train_dataloader = dict(
     dataset=dict(
-        type='BaseSegDataset',
         img_suffix='.png',
         data_root=data_root,
         metainfo=metainfo,
@@ -24,7 +23,6 @@ train_dataloader = dict(
         pipeline=train_pipeline))
 val_dataloader = dict(
     dataset=dict(
-        type='BaseSegDataset',
         img_suffix='.png',
         data_root=data_root,
         metainfo=metainfo,

@@ -29,8 +29,28 @@ weights = '{{$MMRM_BACKBONE:random}}'
 if weights != 'random':
     model['init_cfg'] = dict(type='StrictPretrained', checkpoint=weights)
 
-train_dataloader = dict(batch_size=8, num_workers=0, persistent_workers=False, batch_sampler=None, drop_last=True)
-val_dataloader = dict(batch_size=16, num_workers=0, persistent_workers=False)
+# Of photographs, 128 x 96.
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='Resize', scale=(128, 96), keep_ratio=True),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PackDetInputs')
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=(128, 96), keep_ratio=True),
+    dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
+]
+train_dataloader = dict(
+    batch_size=8,
+    num_workers=0,
+    persistent_workers=False,
+    batch_sampler=None,
+    drop_last=True,
+    dataset=dict(pipeline=train_pipeline))
+val_dataloader = dict(batch_size=16, num_workers=0, persistent_workers=False, dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
 train_cfg = dict(max_epochs=5, val_interval=5)

@@ -26,10 +26,33 @@ weights = '{{$MMRM_BACKBONE:random}}'
 if weights != 'random':
     model['init_cfg'] = dict(type='StrictPretrained', checkpoint=weights)
 
+# Of photographs, 128 x 96.
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'),
+    dict(type='Resize', scale=(128, 96)),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PackSegInputs')
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=(128, 96)),
+    dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs')
+]
 train_dataloader = dict(
-    batch_size=8, num_workers=0, persistent_workers=False, drop_last=True, sampler=dict(type='DefaultSampler', shuffle=True))
+    batch_size=8,
+    num_workers=0,
+    persistent_workers=False,
+    drop_last=True,
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    dataset=dict(type='BaseSegDataset', pipeline=train_pipeline))
 val_dataloader = dict(
-    batch_size=16, num_workers=0, persistent_workers=False, sampler=dict(type='DefaultSampler', shuffle=False))
+    batch_size=16,
+    num_workers=0,
+    persistent_workers=False,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(type='BaseSegDataset', pipeline=test_pipeline))
 test_dataloader = val_dataloader
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator
