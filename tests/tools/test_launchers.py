@@ -177,7 +177,7 @@ mmrm.cli.train.main(sys.argv[1:])
     assert len(list(work.glob('best_*.pth'))) == 2
     best = read_checkpoint(work / 'best_accuracy_top1_epoch_2.pth')['message_hub']['runtime_info']['best_score']
     out = tmp_path / 'backbone.pth'
-    export = (sys.executable, TOOLS / 'export.py', 'backbone', work, out)
+    export = (sys.executable, '-m', 'mmrm', 'export', 'backbone', work, out)
     assert start(log, environment, *export).wait() == 0, log.read_text()[-3000:]
     assert out.is_file()
     resume = (sys.executable, TOOLS / 'train.py', *command, '--resume')
