@@ -1,6 +1,8 @@
-"""The order of the rooms: an import goes down only, also one inside a function."""
+"""The order of the rooms, and their size: an import goes down only, also one inside a function."""
 
 import ast
+import io
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,20 @@ ROWS = (
 )
 # What a config imports: it registers all that a config can name, so it loads the rooms above its own when it is done.
 DOOR = 'models/__init__.py'
+# Lines of code that each room may have. Make room before you raise one.
+SIZES = dict(
+    core=305,
+    wrapper=290,
+    utils=1165,
+    compat=485,
+    datasets=780,
+    models=1375,
+    engine=1970,
+    weights=1770,
+    report=1625,
+    cli=1700,
+)
+NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 ROW_OF = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
 
 
@@ -63,3 +79,20 @@ def test_imports_go_down_only(path):
         if room_of(module) != own and ROW_OF[room_of(module)] >= ROW_OF[own]
     ]
     assert not wrong, f'{own} must not import from a room beside or above it'
+
+
+def code_lines(path: Path) -> int:
+    """Lines without blank ones, comments and docstrings."""
+    text = path.read_text()
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {line for token in tokens if token.type not in NO_CODE for line in range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+            lines -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return len(lines)
+
+
+@pytest.mark.parametrize('room', SIZES)
+def test_rooms_keep_to_their_size(room):
+    files = (PACKAGE / room).rglob('*.py') if (PACKAGE / room).is_dir() else [PACKAGE / f'{room}.py']
+    assert sum(map(code_lines, files)) <= SIZES[room]

@@ -245,7 +245,7 @@ def test_the_tools_of_a_wheel_train_test_and_export_outside_of_the_checkout(inst
     config = write_run(tmp_path, epochs=1)
     run(installed, tools / 'train.py', config, '--work-dir', 'one')
     assert 'accuracy/top1' in run(installed, tools / 'test.py', config, 'one/epoch_1.pth', '--work-dir', 'one')
-    run(installed, tools / 'export.py', 'backbone', 'one', 'backbone.pth')
+    run(installed, '-m', 'mmrm', 'export', 'backbone', 'one', 'backbone.pth')
     assert torch.load(tmp_path / 'backbone.pth', weights_only=True)
     run('bash', tools / 'dist_train.sh', config, 2, '--work-dir', 'two')
     assert (tmp_path / 'two/epoch_1.pth').is_file()
