@@ -3,7 +3,7 @@
     taskset -c 1 python benchmarks/allocator.py            # the CIFAR-10 experiment's network, one thread, two minutes
 
 Large tensors come and go with every step. glibc gives their pages back to the system, which has to empty new ones; the
-runs of the experiments and of the demo keep them (tools.runs.processes.KEEP_MEMORY). Two processes take the same
+runs of the experiments and of the demo keep them (mmrm.cli.jobs.KEEP_MEMORY). Two processes take the same
 steps in turn, a few at a time; their losses must be equal to the last bit.
 """
 
@@ -17,9 +17,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.common import make_parser, times
+from mmrm.cli.jobs import KEEP_MEMORY
 from projects.cifar10.run import CONFIG
 from tools.analysis.timing import interleaved
-from tools.runs.processes import KEEP_MEMORY, environment
+from tools.runs.processes import environment
 
 
 def work(config: str, batch: int, side: int, steps: int) -> None:

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from tools.runs import jobs
+from mmrm.cli import jobs
 
 # Logs as mmengine does, from where it resumes on; begins with the validation of the epoch that it resumes from.
 TRAINER = """
@@ -15,8 +15,9 @@ log = work_dir / f'{time.time_ns()}' / 'vis_data' / 'scalars.json'
 log.parent.mkdir(parents=True)
 (work_dir / 'starts').open('a').write(f'{start}\\n')
 if (work_dir.parents[1] / f'fail-{work_dir.parent.name}').exists():
-    print('error: no data')
-    sys.exit(int((work_dir.parents[1] / f'fail-{work_dir.parent.name}').read_text()))
+    code, _, why = (work_dir.parents[1] / f'fail-{work_dir.parent.name}').read_text().partition(' ')
+    print(f'error: {why or "no data"}')
+    sys.exit(int(code))
 later = work_dir.parents[1] / f'fail-later-{work_dir.parent.name}'
 more = dict(loss_consistency=0.01, rm_kl=0.2, rm_kl_blind=0.8, rm_lambda=0.19) if 'rm' in work_dir.parent.name else {}
 for epoch in range(max(start, 1), epochs + 1):

@@ -72,7 +72,6 @@ def check(
     report.facts.append(f'classes     {", ".join(map(str, sorted(set(model_classes(found).values())))) or "not named"}')
     report.facts.extend(f'note        {warning}' for warning in classes.warnings)
     _check_paths(cfg, report)
-    _check_checksums(found, report)
     _describe_recipe(cfg, report)
     if images:
         _check_images(found, report, jobs)
@@ -185,31 +184,6 @@ def _paths_of(dataset: dict, scope: Optional[str]) -> list:
         names = [getattr(dataset_class(dataset, scope), 'base_folder', dataset['split'])]
     names += [dataset['ann_file']] if dataset.get('ann_file') else []
     return [Path(root) / name for name in names] or ([root] if root else [])
-
-
-def _check_checksums(cfg, report: Report) -> None:
-    """Check the files of CIFAR, which have known checksums; each folder once."""
-    from ..engine.classes import build_lazily
-    from ..utils.config import loader_datasets
-
-    seen = set()
-    for part, config, _ in loader_datasets(cfg):
-        dataset = build_lazily(config, cfg.get('default_scope'))
-        if not hasattr(dataset, '_check_integrity'):
-            continue
-        folder = Path(dataset.data_prefix['root']) / dataset.base_folder
-        if folder in seen or not folder.exists():  # a missing one is reported by _check_paths
-            continue
-        seen.add(folder)
-        try:
-            complete = dataset._check_integrity()
-        except UserError as error:
-            report.problems.append(f'{part} data: {error}')
-            continue
-        if not complete and getattr(dataset, 'download', False):
-            report.facts.append(f'note        {folder} is incomplete: training will download it again')
-        elif not complete:
-            report.problems.append(f'{part} data: {folder}: files are missing or have another checksum')
 
 
 def _describe_recipe(cfg, report: Report) -> None:

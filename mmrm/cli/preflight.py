@@ -27,11 +27,10 @@ from ..engine.hooks.crash_safe_checkpoint import CrashSafeCheckpointHook
 from ..engine.optim_wrapper import bfloat16_is_fast
 from ..engine.runner import Runner, check_epoch_is_complete, exact_loop
 from ..engine.schedulers import INFINITE
-from ..models.data_preprocessor import recursive_mixes
 from ..utils import files as writing
 from ..utils import paths
 from ..utils.checkpoints import read_checkpoint
-from ..utils.config import checkpoint_out_dir, datasets, preprocessor_of, read_config, require, type_name
+from ..utils.config import checkpoint_out_dir, datasets, read_config, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.processes import RANK_VARIABLES, local_rank, print_once, tells, warn
 from ..weights import check_placement
@@ -68,16 +67,14 @@ def prepare_train(args: argparse.Namespace) -> Config:
     if args.amp:
         set_amp(cfg, device)
     if args.auto_scale_lr:
-        set_auto_scale_lr(cfg, config)
+        # mmengine names base_batch_size where it is missing.
+        cfg.auto_scale_lr = dict(cfg.get('auto_scale_lr') or {}, enable=True)
     set_loader_defaults(cfg, device)
-    check_batch_augments(cfg)
     if tells():
         check_runner_type(cfg)
         check_optimizer(cfg)
         check_schedule(cfg)
         check_file_names(cfg)
-        check_sync_bn(cfg, args, device)
-        check_precision(cfg, device)
     find_data(cfg, ('train', 'val') if tells() else ())
     cfg.work_dir = str(choose_work_dir(args.work_dir, cfg, paths.default_work_dir(config, args.seed)))
     if tells():
@@ -110,7 +107,7 @@ def prepare_test(args: argparse.Namespace) -> Config:
     cfg.load_from = check_checkpoint(args.checkpoint)
     if tells():
         if args.out:
-            check_out(args.out, args.overwrite)
+            writing.check_out(args.out, args.overwrite, ('.json', '.pkl', '.pickle'))
         check_work_dir(cfg.work_dir)
     return cfg
 
@@ -159,36 +156,19 @@ def check_optimizer(cfg: Config) -> None:
 
 
 def check_schedule(cfg: Config) -> None:
-    """Raise if a schedule would begin after the training has ended; warn of one that the training does not finish."""
+    """Warn of a schedule that is longer than the training."""
     length = cfg.train_cfg.get('max_epochs')
     schedulers = cfg.get('param_scheduler') or []
-    if not isinstance(length, int) or not isinstance(schedulers, (dict, list, tuple)):
-        return
-    schedulers = [schedulers] if isinstance(schedulers, dict) else schedulers
-    for index, each in enumerate(schedulers):
-        if not isinstance(each, dict) or 'type' not in each or not each.get('by_epoch', True):
+    for each in [schedulers] if isinstance(schedulers, dict) else schedulers:
+        if not isinstance(length, int) or not each.get('by_epoch', True):
             continue
-        name = f'param_scheduler{f".{index}" if len(schedulers) > 1 else ""} ({type_name(each)})'
-        begin, end = each.get('begin', 0), each.get('end')
-        if end is None and _is_number(begin) and begin >= length > 0:
-            raise UserValueError(
-                f'config: {name} begins at epoch {begin}, and train_cfg.max_epochs is {length}: give the schedule the '
-                'length of the training.'
-            )
-        milestones = each.get('milestones') or ()
-        ends = [end or 0, each.get('T_max') or 0, each.get('epochs') or 0]
-        if not isinstance(milestones, (list, tuple)) or not all(map(_is_number, [begin, *ends, *milestones])):
-            continue  # its class says what is wrong
-        last = max(*ends, begin + ends[1], *milestones)
+        ends = [each.get('end'), each.get('T_max'), each.get('epochs'), *(each.get('milestones') or ())]
+        last = max((end for end in ends if isinstance(end, int)), default=0)
         if length < last < INFINITE:
             warn(
-                f'{name} is meant for {last} epochs, and train_cfg.max_epochs is {length}: the learning rate will not '
-                'come down as planned. For a shorter run, shorten the schedule, too.'
+                f'param_scheduler ({type_name(each)}) is meant for {last} epochs, and train_cfg.max_epochs is '
+                f'{length}: the learning rate will not come down as planned. Shorten the schedule, too.'
             )
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def check_file_names(cfg: Config) -> None:
@@ -198,18 +178,6 @@ def check_file_names(cfg: Config) -> None:
         raise UserValueError(
             f'config: default_hooks.checkpoint.filename_tmpl = {name!r}: checkpoints of other names than '
             "'epoch_{}.pth' and 'iter_{}.pth' would not be found by --resume and could be overwritten. Leave it out."
-        )
-
-
-def check_sync_bn(cfg: Config, args: argparse.Namespace, device: str) -> None:
-    """Raise if BN is to be synchronised between processes where torch cannot."""
-    wanted = cfg.get('sync_bn')
-    if wanted not in (None, 'torch', 'mmcv'):
-        raise UserValueError(f"config: sync_bn = {wanted!r}: 'torch', 'mmcv' or None is allowed.")
-    if wanted and device == 'cpu' and (args.launcher != 'none' or args.gpus):
-        raise UserValueError(
-            f'config: sync_bn = {wanted!r} needs GPUs, SyncBN has no CPU implementation. On the CPU leave it out: '
-            '--cfg-options sync_bn=None'
         )
 
 
@@ -228,66 +196,19 @@ def check_runner_type(cfg: Config) -> None:
     raise UserValueError(f"config: {what} is not supported. Leave it out: mmrm trains with mmengine's Runner and DDP.")
 
 
-def check_batch_augments(cfg: Config) -> None:
-    """Raise unless ``batch_augments.probs`` are probabilities, one for each augment; mmpretrain names no value."""
-    settings = preprocessor_of(cfg).get('batch_augments') if isinstance(cfg.get('model'), dict) else None
-    if not isinstance(settings, dict) or settings.get('probs') is None:
-        return
-    probs, augments = settings['probs'], settings.get('augments')
-    values = probs if isinstance(probs, (list, tuple)) else [probs]
-    number = len(augments) if isinstance(augments, (list, tuple)) else 1
-    name = f'config: data_preprocessor.batch_augments.probs = {probs!r}'
-    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1 for value in values):
-        raise UserValueError(f'{name}: every probability must be a number from 0 to 1.')
-    if len(values) != number:
-        raise UserValueError(f'{name}: {len(values)} for {number} augment(s); one for each is needed.')
-    if sum(values) > 1:
-        raise UserValueError(
-            f'{name}: their sum is {sum(values):g} and must be at most 1; what is left to 1 is the '
-            'share of batches without any.'
-        )
-    if isinstance(probs, int):
-        settings['probs'] = float(probs)  # mmpretrain fails on a single whole number
-
-
 def set_amp(cfg: Config, device: str) -> None:
     """``--amp``: float16 with dynamic loss scaling on a GPU, bfloat16 on the CPU."""
-    if device == 'mps':
-        raise UserValueError("--amp: mmengine has no mixed precision for torch's mps; train in float32, without --amp.")
     if type_name(cfg.optim_wrapper) not in ('', 'OptimWrapper', 'AmpOptimWrapper', 'BFloat16OptimWrapper'):
         raise UserValueError(f'--amp replaces OptimWrapper; the config has {type_name(cfg.optim_wrapper)}.')
     if device == 'cpu':
+        if not bfloat16_is_fast():
+            raise UserValueError('--amp: this CPU has no kernels for bfloat16, which would be far slower than float32.')
         cfg.optim_wrapper.type = 'BFloat16OptimWrapper'
         for key in ('loss_scale', 'dtype', 'use_fsdp'):
             cfg.optim_wrapper.pop(key, None)
     elif type_name(cfg.optim_wrapper) != 'BFloat16OptimWrapper':
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
-
-
-def check_precision(cfg: Config, device: str) -> None:
-    """Raise if the CPU cannot train in the precision that the config asks for, or not at a bearable speed."""
-    kind = type_name(cfg.optim_wrapper)
-    instead = (
-        'train in float32: without --amp, and where the config asks for it with --cfg-options '
-        'optim_wrapper.type=OptimWrapper val_cfg.fp16=False.'
-    )
-    if device == 'mps' and kind == 'AmpOptimWrapper':
-        raise UserValueError(f"AmpOptimWrapper does not know torch's mps; {instead}")
-    if device == 'cpu' and kind == 'AmpOptimWrapper':
-        raise UserValueError(f'AmpOptimWrapper needs a GPU; on the CPU --amp is in bfloat16. Or {instead}')
-    if device == 'cpu' and kind == 'BFloat16OptimWrapper' and not bfloat16_is_fast():
-        raise UserValueError(f'this CPU has no kernels for bfloat16, which would be far slower than float32; {instead}')
-
-
-def set_auto_scale_lr(cfg: Config, config: Path) -> None:
-    """``--auto-scale-lr``: let mmengine scale the optimizer's lr with the batch size."""
-    if not (cfg.get('auto_scale_lr') or {}).get('base_batch_size'):
-        raise UserValueError(
-            f'--auto-scale-lr needs auto_scale_lr=dict(base_batch_size=...) in config {config}: the '
-            'batch size over all processes that its lr is meant for.'
-        )
-    cfg.auto_scale_lr.enable = True
 
 
 def set_tta(cfg: Config, config: Path) -> None:
@@ -384,59 +305,18 @@ def is_first(args: argparse.Namespace) -> bool:
     return int(os.environ.get(variable) or 0) == 0
 
 
-def check_out(out: str, overwrite: bool) -> None:
-    """Raise unless ``--out`` can be written."""
-    path = Path(out)
-    if path.suffix not in ('.json', '.pkl', '.pickle'):
-        raise UserValueError(f'--out {out}: the name must end in .json (metrics) or .pkl (predictions).')
-    writing.check_out(path, overwrite)
-    check_work_dir(str(path.absolute().parent))
-
-
 def check_free_space(runner: Runner) -> None:
-    """Raise if the disk cannot hold one checkpoint.
-
-    That is weights and two states of the optimizer, 4 bytes each, and RM's history of every process.
-    """
-    hook = next((hook for hook in runner.hooks if hasattr(hook, 'max_keep_ckpts')), None)
-    if hook is None or runner.rank != 0:
-        return
-    size = 3 * 4 * sum(parameter.numel() for parameter in runner.model.parameters()) + history_size(runner, hook)
+    """Raise if the disk cannot hold one checkpoint: weights and two states of the optimizer, 4 bytes each."""
     folder = checkpoint_dir(runner.cfg)
-    if folder is None:
+    if folder is None or runner.rank != 0 or not any(hasattr(hook, 'max_keep_ckpts') for hook in runner.hooks):
         return
+    size = 3 * 4 * sum(parameter.numel() for parameter in runner.model.parameters())
     free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
     if free < size:
         raise UserFileError(
             f'work dir {folder} has {free / 2**20:.0f} MiB free and a checkpoint takes about '
             f'{size / 2**20:.0f} MiB; free some space or give another --work-dir.'
         )
-    length = runner.cfg.train_cfg.get('max_epochs' if hook.by_epoch else 'max_iters') or 1
-    count = hook.max_keep_ckpts if hook.max_keep_ckpts > 0 else length // hook.interval if hook.interval > 0 else 1
-    if free < count * size:
-        runner.logger.warning(
-            f'{folder} has {free / 2**30:.1f} GiB free; {count} checkpoints may take '
-            f'{count * size / 2**30:.1f} GiB. default_hooks.checkpoint.max_keep_ckpts limits them.'
-        )
-
-
-def history_size(runner: Runner, hook) -> int:
-    """About how many bytes of RM's history a checkpoint in mid-epoch holds; 0 where the size of the images is unknown.
-
-    The size is that of the last crop or resize in the pipeline.
-    """
-    if not getattr(hook, 'save_history', False) or not any(map(recursive_mixes, runner.model.modules())):
-        return 0
-    loader = runner.cfg.train_dataloader
-    sides = [
-        step.get('crop_size') or step.get('scale') or step.get('size')
-        for dataset, _ in datasets(loader.dataset)
-        for step in dataset.get('pipeline') or []
-        if isinstance(step, dict)
-    ]
-    side = next((side for side in reversed(sides) if side), 0)
-    height, width = (side, side) if isinstance(side, int) else tuple(side)[:2]
-    return 4 * 3 * height * width * loader.batch_size * runner.world_size
 
 
 # ------------------------------------------------------------------------------------------------------- checkpoints
@@ -451,7 +331,7 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
             print_once(f'--resume auto: no checkpoint in {work_dir}, training starts from the beginning.')
         else:
             print_once(f'--resume auto: going on from {found}.')
-            check_resumable(found, found.parent, only_whole_epochs(cfg))
+            check_resumable(found, only_whole_epochs(cfg))
             cfg.load_from = str(found)
         cfg.resume = found is not None
     elif resume is not None:
@@ -541,22 +421,18 @@ def only_whole_epochs(cfg: Config) -> bool:
     return 'max_epochs' in cfg.train_cfg and exact_loop(cfg.train_cfg) is None
 
 
-def check_resumable(path: Path, work_dir: Path, by_epoch: bool = False) -> None:
-    """Raise if ``path`` cannot be resumed from; name another checkpoint that can."""
+def check_resumable(path: Path, by_epoch: bool = False) -> None:
+    """Raise if ``path`` cannot be resumed from; name another checkpoint of its folder that can."""
     try:
         check_checkpoint(path, to_resume=True, by_epoch=by_epoch)
     except UserError as error:
-        good = next((other for other in reversed(saved_checkpoints(work_dir)) if is_resumable(other, by_epoch)), None)
-        hint = f'Another one is complete: --resume {good}' if good else f'There is no other one in {work_dir}.'
+        hint = f'There is no other one in {path.parent}.'
+        for other in reversed(saved_checkpoints(path.parent)):
+            with contextlib.suppress(UserError):
+                check_checkpoint(other, to_resume=True, by_epoch=by_epoch)
+                hint = f'Another one is complete: --resume {other}'
+                break
         raise UserFileError(f'{getattr(error, "wrong", error)} {hint}') from error
-
-
-def is_resumable(path: Path, by_epoch: bool = False) -> bool:
-    """Whether training can go on from a checkpoint."""
-    with contextlib.suppress(UserError):
-        check_checkpoint(path, to_resume=True, by_epoch=by_epoch)
-        return True
-    return False
 
 
 def check_checkpoint(path, to_resume: bool = False, by_epoch: bool = False) -> str:
@@ -608,17 +484,10 @@ def choose_device(asked: Optional[str] = None) -> str:
     if asked == 'cpu':
         os.environ['CUDA_VISIBLE_DEVICES'] = ''
         device_utils.DEVICE = 'cpu'
-    elif asked == 'mps':
-        if not torch.backends.mps.is_available():
-            raise UserError(
-                '--device mps: torch.backends.mps.is_available() is false; it takes a Mac and a torch that was built '
-                'for it. --device cpu works everywhere.'
-            )
-        device_utils.DEVICE = 'mps'
-    elif get_device() == 'cpu' or (asked == 'cuda' and get_device() != 'cuda'):
+    elif get_device() == 'cpu' or asked not in (None, get_device()):
         raise UserError(
-            'no GPU was found (torch.cuda.is_available() is false). If you mean to use the CPU, ask for it '
-            'with --device cpu or MMRM_DEVICE=cpu.'
+            f'torch found no {asked or "GPU"} device. If you mean to use the CPU, ask for it with --device cpu or '
+            'MMRM_DEVICE=cpu.'
         )
     return get_device()
 

@@ -24,7 +24,7 @@ def read_config(path: Path, options: Optional[dict] = None) -> Config:
         raise UserFileError(f'config {path} cannot be read: {one_line(error)}{config_line(error)}') from error
     _check_preprocessor_options(cfg, path, options or {})
     for unknown in unknown_options(cfg, options or {}):
-        warn(str(unknown))
+        warn(unknown)
     try:
         cfg.merge_from_dict(options or {})
     except Exception as error:
@@ -35,17 +35,11 @@ def read_config(path: Path, options: Optional[dict] = None) -> Config:
 
 def _check_preprocessor_options(cfg: Config, path: Path, options: dict) -> None:
     """Raise if an option would make a second preprocessor: the model's own hides the one beside it."""
-    astray = next((key for key in options if key.startswith('model.data_preprocessor.')), None)
-    if astray and preprocessor_is_beside(cfg):
-        raise UserValueError(
-            f'--cfg-options {astray}: config {path} has its preprocessor beside the model, so it is '
-            f'{astray[len("model.") :]}'
-        )
-    astray = next((key for key in options if key.startswith('data_preprocessor.')), None)
-    if astray and (cfg.get('model') or {}).get('data_preprocessor'):
-        raise UserValueError(
-            f'--cfg-options {astray}: config {path} has its preprocessor in the model, so it is model.{astray}'
-        )
+    beside, inside = 'data_preprocessor.', 'model.data_preprocessor.'
+    right, wrong = (beside, inside) if preprocessor_is_beside(cfg) else (inside, beside)
+    for key in options:
+        if key.startswith(wrong) and (right == beside or (cfg.get('model') or {}).get('data_preprocessor')):
+            raise UserValueError(f'--cfg-options {key}: in config {path} it is {right}{key[len(wrong) :]}')
 
 
 def config_line(error: BaseException) -> str:

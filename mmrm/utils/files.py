@@ -136,7 +136,7 @@ class LockedError(UserFileError):
 
 
 @contextmanager
-def locked(path: Union[str, Path], wait: bool = False, required: bool = False) -> Iterator[Optional[int]]:
+def locked(path: Union[str, Path], wait: bool = False) -> Iterator[Optional[int]]:
     """Inside, this process holds a lock file, and no other one does, on any machine that shares the file system.
 
     The kernel releases it when its owner ends, however that happens; the file is removed when all goes well. It holds
@@ -145,7 +145,6 @@ def locked(path: Union[str, Path], wait: bool = False, required: bool = False) -
     Args:
         path (str | Path): The lock file, in a folder that exists.
         wait (bool): Whether to wait for another holder instead of raising. Defaults to False.
-        required (bool): Whether it is an error if the file system has no locks. Defaults to False: it is a warning.
 
     Yields:
         int | None: The file descriptor, for a process that is to inherit the lock; None where there are no locks.
@@ -159,10 +158,12 @@ def locked(path: Union[str, Path], wait: bool = False, required: bool = False) -
     except OSError as error:
         if isinstance(error, UserError) or error.errno not in NO_LOCKS:
             raise
-        problem = f'{path} cannot be locked ({error.strerror}): nothing keeps a second process out of {path.parent}'
-        if required:
-            raise UserFileError(f'{problem}. Give a folder on a file system with locks.') from error
-        print(f'warning: {problem}. Make sure only one process writes here.', file=sys.stderr, flush=True)
+        print(
+            f'warning: {path} cannot be locked ({error.strerror}): nothing keeps a second process out of '
+            f'{path.parent}. Make sure only one process writes here.',
+            file=sys.stderr,
+            flush=True,
+        )
     try:
         yield descriptor
     finally:

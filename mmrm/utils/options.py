@@ -8,7 +8,7 @@ import contextlib
 import difflib
 import importlib
 import inspect
-from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from mmengine import registry as registries
 from mmengine.config import Config
@@ -50,30 +50,30 @@ PARTS = {
 FREE = ('metainfo', 'custom_keys', 'data_prefix', 'backend_args', 'file_client_args')
 
 
-class Unknown(NamedTuple):
-    """A key of ``--cfg-options`` that the config has not: as it was given, the part that is new, the nearest one."""
-
-    key: str
-    new: str
-    nearest: Optional[str]
-
-    def __str__(self) -> str:
-        hint = f' Did you mean {self.nearest}?' if self.nearest else ''
-        return f'--cfg-options {self.key}: the config has no {self.new}. It is added; perhaps nothing reads it.{hint}'
-
-
-def unknown_options(cfg: Config, options: Dict[str, object]) -> List[Unknown]:
-    """The keys of ``options`` (``{'a.b': value}``) that a config has not, and no class is known to take.
+def unknown_options(cfg: Config, options: Dict[str, object]) -> List[str]:
+    """A line for each key of ``options`` (``{'a.b': value}``) that a config has not, and no class is known to take.
 
     Args:
         cfg (Config): The config, before the options are merged in.
         options (dict): As ``--cfg-options`` gives them.
     """
-    found = [_check(cfg, key.split('.')) for key in options]
-    return [each for each in found if each is not None]
+    found = []
+    for key in options:
+        words = key.split('.')
+        known = _known_up_to(cfg, words)
+        if known is not None:
+            depth, names = known
+            alike = difflib.get_close_matches(words[depth], names, cutoff=0.75)
+            arguments = ['.'.join([*words[:depth], name, *words[depth + 1 :]]) for name in alike]
+            near = difflib.get_close_matches(key, [*arguments, *_keys(cfg)], n=1, cutoff=0.75)
+            hint = f' Did you mean {near[0]}?' if near else ''
+            new = '.'.join(words[: depth + 1])
+            found.append(f'--cfg-options {key}: the config has no {new}. It is added; perhaps nothing reads it.{hint}')
+    return found
 
 
-def _check(cfg: Config, words: List[str]) -> Optional[Unknown]:
+def _known_up_to(cfg: Config, words: List[str]) -> Optional[Tuple[int, Set[str]]]:
+    """The place of the first word that is unknown, and the names that are known there; None if all may be right."""
     node = cfg
     for depth, word in enumerate(words):
         if isinstance(node, (list, tuple)):
@@ -90,21 +90,7 @@ def _check(cfg: Config, words: List[str]) -> Optional[Unknown]:
             names, anything = _arguments(node, words[:depth], cfg.get('default_scope'))
             # A class that takes anything may take this; a near name says that it was meant.
             near = difflib.get_close_matches(word, [*node, *names], n=1, cutoff=0.8)
-            if word in names or (anything and not near):
-                return None
-            return Unknown('.'.join(words), '.'.join(words[: depth + 1]), _nearest(cfg, words, depth, names))
-    return None
-
-
-def _nearest(cfg: Config, words: List[str], depth: int, names: Set[str]) -> Optional[str]:
-    """The most similar key of the config, else of the arguments that the class takes."""
-    arguments = ['.'.join([*words[:depth], name, *words[depth + 1 :]]) for name in sorted(names)]
-    for keys in (_keys(cfg), arguments):
-        # Keys of one part have much in common: the word that is wrong must be like one of the right key.
-        known = [each for each in keys if difflib.get_close_matches(words[depth], each.split('.'), n=1, cutoff=0.75)]
-        found = difflib.get_close_matches('.'.join(words), known, n=1, cutoff=0.7)
-        if found:
-            return found[0]
+            return None if word in names or (anything and not near) else (depth, names)
     return None
 
 

@@ -85,3 +85,17 @@ def leave(code: int = 0, wait: bool = True) -> None:
             os._exit(code)
     if code:
         sys.exit(code)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
+def clock(seconds: float) -> str:
+    """Seconds in words: '40 s', '7 min 05 s', '3 h 05 min'."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f'{seconds} s'
+    minutes = seconds // 60
+    return f'{minutes} min {seconds % 60:02d} s' if minutes < 60 else f'{minutes // 60} h {minutes % 60:02d} min'

@@ -17,15 +17,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs 
 
 from rich.console import Console
 
+from mmrm.cli import jobs
 from mmrm.cli.options import Parser, natural
 from mmrm.report.page import try_report
 from mmrm.report.runs import read_run
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.files import check_out
 from mmrm.utils.paths import find_config, home
+from mmrm.utils.processes import clock
 from mmrm.utils.settings import fingerprint
 from mmrm.version import __version__
-from tools.runs import jobs, options, processes, results
+from tools.runs import options as run_options
+from tools.runs import results
+from tools.runs.options import check_seeds, one_of
 
 CONFIG = 'resnet18-w16_1xb64_cifar10-250'
 PART = 'train_dataloader.dataset.per_class'
@@ -65,7 +69,7 @@ class Trial(jobs.Job):
     Args:
         method (str): One of :data:`METHODS`.
         settings (dict): Where it departs from the protocol.
-        **kwargs: As for :class:`tools.runs.jobs.Job`.
+        **kwargs: As for :class:`mmrm.cli.jobs.Job`.
     """
 
     method: str = ''
@@ -97,8 +101,8 @@ def plan(
         UserError: If a name is unknown, there are too few images for a seed, or a folder holds a run with other
             settings.
     """
-    methods = [jobs.one_of('method', method, list(METHODS)) for method in dict.fromkeys(methods or METHODS)]
-    jobs.check_seeds(seeds or ())
+    methods = [one_of('method', method, list(METHODS)) for method in dict.fromkeys(methods or METHODS)]
+    check_seeds(seeds or ())
     root = Path(root).expanduser().absolute() if root else default_root()
     wanted = {method: list(dict.fromkeys(seeds)) if seeds else range(METHODS[method].seeds) for method in methods}
     runs = []
@@ -194,7 +198,7 @@ def read_results(path: Union[str, Path]) -> List[dict]:
 
 
 def _check(result: dict) -> dict:
-    jobs.one_of('method', result['method'], list(METHODS))
+    one_of('method', result['method'], list(METHODS))
     result['seed'], result['fingerprint'] = int(result['seed']), str(result['fingerprint'])
     result['settings'] = dict(result.get('settings', {}))
     result['test'] = {int(epoch): float(value) for epoch, value in result['test'].items()}
@@ -242,7 +246,7 @@ def parser() -> argparse.ArgumentParser:
         + ', '.join(f'{name} {method.seeds}' for name, method in METHODS.items())
         + ')',
     )
-    options.add(parser, 'work_dirs/experiment', 'all runs')
+    run_options.add(parser, 'work_dirs/experiment', 'all runs')
     parser.add_argument(
         '--float32',
         action='store_true',
@@ -272,13 +276,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     def finished(run: Trial) -> str:
         result = result_of(run)
         add_result(results, result)
-        return f'at {result["test"][str(run.epochs)]:.2f} after {processes.clock(3600 * result["hours"])} of training'
+        return f'at {result["test"][str(run.epochs)]:.2f} after {clock(3600 * result["hours"])} of training'
 
     console.print(f'{len(runs)} runs, {len(known)} of them finished already; results go to {results}', highlight=False)
-    number = options.side_by_side(args, bfloat16=not args.float32) if waiting else 1
-    done = not waiting or jobs.run_with_progress(waiting, number, args.device == 'cpu', console, finished)
-    try_report(root, lambda line: console.print(line, markup=False, highlight=False))
-    if not done:
+    number = run_options.side_by_side(args, bfloat16=not args.float32) if waiting else 1
+    states = jobs.run_all(waiting, number, args.device == 'cpu', print, finished)
+    try_report(root)
+    if set(states.values()) - {'finished'}:
         sys.exit(1)
     console.print(f'all done; the table: python projects/cifar10/table.py {results}', highlight=False)
 

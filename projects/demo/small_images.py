@@ -14,10 +14,11 @@ from typing import Callable, Dict, Iterator, Optional
 from mmrm.datasets import RMCIFAR10
 from mmrm.utils import paths
 from mmrm.utils.files import write_text
+from mmrm.utils.processes import cores
 from projects.cifar10.run import CONFIG
 from tools.analysis import classifiers, scale_sensitivity
 from tools.get_cifar10 import default_folder
-from tools.runs.processes import cores, environment
+from tools.runs.processes import environment
 
 SIDES = (12, 16, 24, 32)  # pixels; the classifiers were trained at 32
 SHOWN = 16  # in the table: half the side

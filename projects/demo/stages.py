@@ -13,24 +13,24 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Tuple, Union
+from typing import Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from mmengine.config import Config
 from rich.console import Console
 from rich.table import Table
 
+from mmrm.cli import jobs
 from mmrm.report.page import try_report
 from mmrm.report.runs import merge_sessions, read_run
 from mmrm.utils import paths, settings
 from mmrm.utils.errors import UserError, UserFileError, one_line
 from mmrm.utils.files import LockedError, locked, write_text
+from mmrm.utils.processes import clock, cores
 from mmrm.version import __version__
 from projects.demo import small_images
 from projects.demo.photographs import COUNTS, FILE, make_photographs
 from projects.demo.verdict import measured_noise, small_noise, small_verdict, verdict
 from projects.transfer.protocol import shipped_weights
-from tools.runs import jobs
-from tools.runs.processes import clock, cores
 
 CONFIGS = Path(__file__).resolve().parent / 'configs'
 QUICK = dict(train=16, val=4)  # photographs
@@ -182,8 +182,13 @@ def run_demo(
             f'{len(stages) - len(waiting)} were done before.'
         )
         console.print(f'Picture: {work_dir / "picture.png"}\nTable:   {work_dir / "table.md"}')
-        try_report(work_dir, lambda line: console.print(line, markup=False))
+        try_report(work_dir, plain_lines(console))
     return results
+
+
+def plain_lines(console: Console) -> Callable[[str], None]:
+    """Prints lines as they are."""
+    return lambda line: console.print(line, markup=False, highlight=False)
 
 
 def train(stages: List[Stage], number: int, console: Console) -> None:
@@ -198,7 +203,8 @@ def train(stages: List[Stage], number: int, console: Console) -> None:
         lines = [f'at {result["value"]:.1f} ({stage.metric})', *([method_line(result)] if 'method' in result else [])]
         return '. '.join(lines)
 
-    if stages and not jobs.run_with_progress(stages, number, True, console, finished, every=20):
+    states = jobs.run_all(stages, number, True, log=plain_lines(console), finished=finished, every=20)
+    if set(states.values()) - {'finished'}:
         raise UserError('the demo is not finished; the lines above say why. The same command continues.')
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mmrm.report.runs import merge_sessions, read_run
+from mmrm.cli import jobs
+from mmrm.report.runs import read_run
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.utils.paths import PACKAGE, find, home
 from mmrm.utils.settings import fingerprint
@@ -21,7 +22,8 @@ from mmrm.weights.export import export_backbone
 from mmrm.weights.provenance import read_weights, tensor_hash
 from projects.cifar10 import run as cifar10
 from projects.transfer import camvid, scenes
-from tools.runs import jobs, results
+from tools.runs import results
+from tools.runs.options import one_of
 
 KEY = ('task', 'mode', 'method', 'seed')
 RESULTS = Path(__file__).with_name('transfer.jsonl')  # those of README.md
@@ -107,7 +109,6 @@ TASKS = {
 MODES = {'frozen': {'model.backbone.frozen_stages': 4}, 'tuned': {}}
 METHODS = ('baseline', 'cutmix', 'rm', 'mixup')
 SIDES = (12, 16, 20, 24, 28, 32)  # of the whole images that the classifiers are shown, in pixels
-EFFORT = 2.5  # an epoch of a fine-tuning beside one of a pretraining, roughly
 # What differs from the CIFAR-10 experiment, whose configs these are: half as long, and the same on every processor.
 PRETRAINING = {'train_cfg.max_epochs': 100, 'train_cfg.val_interval': 50, **cifar10.FLOAT32}
 
@@ -121,7 +122,7 @@ class Transfer(jobs.Job):
         mode (str): One of :data:`MODES`.
         pretraining (Trial): The run that its backbone comes from.
         backbone (Path): The file of its backbone.
-        **kwargs: As for :class:`tools.runs.jobs.Job`.
+        **kwargs: As for :class:`mmrm.cli.jobs.Job`.
     """
 
     task: str = ''
@@ -148,11 +149,6 @@ class Transfer(jobs.Job):
         del known['options']
         return json.loads(json.dumps(known, default=str))
 
-    def validations(self) -> Dict[int, float]:
-        """The task's metric by epoch, from the logs of the run."""
-        task, logged = TASKS[self.task], merge_sessions(self.work_dir).validations
-        return {step: float(found[task.metric]) for step, found in logged.items() if task.metric in found}
-
 
 def default_root() -> Path:
     """``work_dirs/transfer`` of the project."""
@@ -166,7 +162,7 @@ def pretrainings(
 
     ``options`` are settings that replace those of :data:`PRETRAINING` or are added to them: another experiment.
     """
-    methods = [jobs.one_of('method', method, METHODS) for method in dict.fromkeys(methods)]
+    methods = [one_of('method', method, METHODS) for method in dict.fromkeys(methods)]
     return cifar10.plan(methods, seeds, root / 'pretraining', {**PRETRAINING, **(options or {})}, device)
 
 
@@ -178,7 +174,7 @@ def check_data(tasks: Sequence[str], data: Union[str, Path] = 'data') -> None:
     """
     root, missing = find(Path(data)), {}
     for name in tasks:
-        task = TASKS[jobs.one_of('task', name, list(TASKS))]
+        task = TASKS[one_of('task', name, list(TASKS))]
         if name == 'pspnet-camvid' and camvid.to_be_made(root):
             continue  # it is made later, by prepare_data
         lacking = [root / folder for folder in task.needs if not (root / folder).is_dir()]
@@ -278,7 +274,7 @@ def plan(
     Raises:
         UserError: If a name is unknown or a folder holds a run with other settings.
     """
-    tasks = [jobs.one_of('task', task, list(TASKS)) for task in dict.fromkeys(tasks)]
+    tasks = [one_of('task', task, list(TASKS)) for task in dict.fromkeys(tasks)]
     check_apart(trials, tasks)
     runs = []
     for trial in trials:
@@ -293,7 +289,7 @@ def plan(
 def _run(
     trial: cifar10.Trial, backbone: Path, task: str, mode: str, root: Path, options: dict, device: str, pilot: bool
 ) -> Transfer:
-    fixed = MODES[jobs.one_of('mode', mode, list(MODES))]
+    fixed = MODES[one_of('mode', mode, list(MODES))]
     chosen = TASKS[task].tuned if mode == 'tuned' else {}
     if not pilot:  # which may try another choice
         fixed, chosen = {**fixed, **chosen}, {}
@@ -321,7 +317,7 @@ def _run(
         int(cfg.train_cfg.max_epochs),
         ['--device', device],
         fingerprint=mark,
-        effort=EFFORT,
+        metric=TASKS[task].metric,
         task=task,
         mode=mode,
         pretraining=trial,
@@ -375,9 +371,9 @@ def result_of(run: Transfer) -> dict:
 
 
 def _check(result: dict) -> dict:
-    jobs.one_of('task', result['task'], list(TASKS))
-    jobs.one_of('mode', result['mode'], list(MODES))
-    jobs.one_of('method', result['method'], METHODS)
+    one_of('task', result['task'], list(TASKS))
+    one_of('mode', result['mode'], list(MODES))
+    one_of('method', result['method'], METHODS)
     result['seed'], result['value'] = int(result['seed']), float(result['value'])
     result['metrics'] = {str(name): float(value) for name, value in result['metrics'].items()}
     result['fingerprint'] = str(result['fingerprint'])

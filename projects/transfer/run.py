@@ -15,14 +15,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs 
 import torch
 from rich.console import Console
 
+from mmrm.cli import jobs
 from mmrm.cli.options import Parser, natural
 from mmrm.report.page import try_report
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.files import check_out, write_text
+from mmrm.utils.processes import clock
 from projects.cifar10 import run as cifar10
 from projects.transfer import protocol as transfer
 from tools.analysis import classifiers, scale_sensitivity
-from tools.runs import jobs, options, processes
+from tools.runs import options
 
 
 def parser() -> argparse.ArgumentParser:
@@ -109,7 +111,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             return f'at {run.validations()[run.epochs]:.2f}'
         result = transfer.result_of(run)
         transfer.add_result(results, result, args.pilot)
-        return f'at {result["value"]:.2f} after {processes.clock(3600 * result["hours"])} of training'
+        return f'at {result["value"]:.2f} after {clock(3600 * result["hours"])} of training'
 
     console.print(f'results go to {results}', highlight=False)
     # Seed by seed, so that a comparison is there as early as can be. All are looked at before the first one starts.
@@ -131,10 +133,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             else:
                 queue.append(trial)
         queue += left
-    if queue and not jobs.run_with_progress(queue, number, cpu, console, finished, ready=transfer.may_begin):
+    states = jobs.run_all(queue, number, cpu, print, finished, transfer.may_begin)
+    if set(states.values()) - {'finished'}:
         console.print('not all runs are finished; the same command goes on with the others.', highlight=False)
         sys.exit(1)
-    try_report(root, lambda line: console.print(line, markup=False, highlight=False))
+    try_report(root)
     told = (
         f'pilots, one a line: {results}' if args.pilot else f'the tables: python projects/transfer/table.py {results}'
     )

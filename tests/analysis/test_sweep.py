@@ -13,11 +13,10 @@ from stand_in import starts, use_stand_in
 from tiny_run import BESIDE, write_run
 
 import mmrm
-from mmrm.cli import train
+from mmrm.cli import jobs, train
 from mmrm.utils.config import read_config
 from mmrm.utils.errors import UserError
 from tools.analysis import sweep
-from tools.runs import jobs
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools' / 'analysis' / 'sweep.py'

@@ -103,7 +103,7 @@ def run(tmp_path, monkeypatch):
     for name in ('MMRM_LAUNCH', 'TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT', 'SLURM_JOB_ID', launch.STATUS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('MMRM_DEVICE', 'cpu')
-    return write_run(tmp_path, epochs=1), tmp_path / 'work'
+    return write_run(tmp_path, epochs=1, images=4), tmp_path / 'work'
 
 
 def train(run, *more):

@@ -84,7 +84,7 @@ def test_finished_stages_are_kept_stale_ones_repeated_and_a_failure_is_named(pla
     console = quiet()
     with pytest.raises(UserError, match='not finished'):
         demo.train([stage], 1, console)
-    assert 'pretrain/rm: failed: error: no data' in console.file.getvalue()
+    assert 'pretrain/rm: failed: no data' in console.file.getvalue()
     (stage.work_dir.parents[1] / 'fail-pretrain').unlink()
 
 

@@ -11,6 +11,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS
 
+from mmrm.cli import jobs
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.utils.paths import find_config
 from projects.cifar10 import run as cifar10
@@ -18,7 +19,6 @@ from projects.transfer import camvid, scenes
 from projects.transfer import protocol as transfer
 from projects.transfer import run as command
 from projects.transfer import table as analysis
-from tools.runs import jobs
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_differences_are_paired_by_the_pretraining_seed():
 @pytest.mark.slow
 def test_with_shipped_backbones_nothing_is_pretrained(tmp_path, data, monkeypatch):
     started = []
-    monkeypatch.setattr(command.jobs, 'run_with_progress', lambda runs, *args, **kwargs: started.append(runs) or True)
+    monkeypatch.setattr(command.jobs, 'run_all', lambda runs, *args, **kwargs: started.append(runs) or {})
     monkeypatch.setattr(command, 'measure_alone', lambda trial: started.append([trial]))
     words = ['--tasks', 'pspnet-scenes', '--modes', 'tuned', '--methods', 'rm', 'baseline', '--seeds', '0']
     command.main([*words, '--shipped', '--work-dir', str(tmp_path / 'run')])
@@ -307,12 +307,12 @@ def test_a_fine_tuning_waits_for_its_own_backbone_only(tmp_path, data, monkeypat
     """Nothing idles: what is pretrained is fine-tuned beside the pretrainings that are left."""
     queued, given = [], {}
 
-    def run_with_progress(runs, *args, **kwargs):
+    def run_all(runs, jobs, cpu, log, finished, ready):
         queued.extend(runs)
-        given.update(kwargs)
-        return True
+        given.update(ready=ready)
+        return {}
 
-    monkeypatch.setattr(command.jobs, 'run_with_progress', run_with_progress)
+    monkeypatch.setattr(command.jobs, 'run_all', run_all)
     words = ['--tasks', 'pspnet-scenes', '--modes', 'tuned', '--methods', 'rm', 'cutmix', '--seeds', '1', '2']
     command.main([*words, '--work-dir', str(tmp_path)])
     begin = [run.name for run in queued if given['ready'](run)]

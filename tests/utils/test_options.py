@@ -30,8 +30,8 @@ ALPHA = 'model.data_preprocessor.batch_augments.augments.alpha'
     ],
 )
 def test_a_key_that_nothing_knows_is_told_with_the_nearest_one(config, key, new, nearest):
-    (unknown,) = unknown_options(Config.fromfile(config), {key: 1})
-    assert (unknown.new, unknown.nearest) == (new, nearest)
+    (line,) = unknown_options(Config.fromfile(config), {key: 1})
+    assert f'has no {new}. ' in line and line.endswith(f'Did you mean {nearest}?' if nearest else 'reads it.')
 
 
 KNOWN = """
@@ -54,17 +54,20 @@ def test_settings_of_the_config_and_arguments_of_its_classes_are_not_told(config
 def test_a_config_in_pure_python_is_understood(tmp_path):
     cfg = Config.fromfile(in_pure_python(write_run(tmp_path, images=0)))
     assert unknown_options(cfg, {'model.head.share_fc': True}) == []
-    assert unknown_options(cfg, {'model.head.omga': 1})[0].nearest == 'model.head.omega'
+    assert unknown_options(cfg, {'model.head.omga': 1})[0].endswith('mean model.head.omega?')
 
 
 def test_parts_that_no_class_describes_are_told_only_where_a_name_is_near(tmp_path):
     cfg = Config(dict(model=dict(train_cfg=dict(rpn=dict(pos_weight=-1))), default_scope='mmdet'))
     assert unknown_options(cfg, {'model.train_cfg.rpn.debug': False}) == []
-    assert unknown_options(cfg, {'model.train_cfg.rpn.pos_weigth': 1})[0].nearest == 'model.train_cfg.rpn.pos_weight'
+    (line,) = unknown_options(cfg, {'model.train_cfg.rpn.pos_weigth': 1})
+    assert line.endswith('Did you mean model.train_cfg.rpn.pos_weight?')
 
 
 def test_an_option_beside_a_preprocessor_that_is_in_the_model_is_refused(config, tmp_path):
-    with pytest.raises(UserValueError, match=r'in the model, so it is model.data_preprocessor.num_classes'):
+    with pytest.raises(UserValueError, match=r'it is model.data_preprocessor.num_classes'):
         read_config(config, {'data_preprocessor.num_classes': 4})
     beside = write_run(tmp_path, images=0, more=BESIDE)
+    with pytest.raises(UserValueError, match=r'it is data_preprocessor.num_classes'):
+        read_config(beside, {'model.data_preprocessor.num_classes': 4})
     assert read_config(beside, {'data_preprocessor.num_classes': 4}).data_preprocessor.num_classes == 4

@@ -20,6 +20,7 @@ from mmengine.config import Config
 from rich.console import Console
 from rich.table import Table
 
+from mmrm.cli import jobs
 from mmrm.cli.options import KeyValues, Parser, natural, positive
 from mmrm.report.page import try_report
 from mmrm.report.published import SETTINGS, SWEEPS
@@ -27,8 +28,7 @@ from mmrm.utils.config import preprocessor_is_beside, preprocessor_of, type_name
 from mmrm.utils.errors import UserError, UserValueError, cli
 from mmrm.utils.paths import PACKAGE, find_config, home
 from mmrm.utils.settings import fingerprint
-from tools.runs import jobs
-from tools.runs.jobs import one_of, train
+from tools.runs.options import check_seeds, one_of
 
 
 @dataclass
@@ -71,7 +71,7 @@ def plan(
     """
     chosen = SWEEPS[one_of('sweep', sweep, list(SWEEPS))]
     values = [one_of(f'value of {sweep}', _plain(value), list(chosen.values)) for value in values or chosen.values]
-    jobs.check_seeds(seeds)
+    check_seeds(seeds)
     if gpus is not None and gpus < 1:
         raise UserValueError(f'gpus={gpus} must be 1 or more')
     root = Path(root).expanduser().absolute() if root else home() / 'work_dirs' / 'sweep'
@@ -153,7 +153,7 @@ class SlurmJob:
 
     def __call__(self) -> str:
         # Jobs that share a node must not share a port.
-        state = train(self.run, dict(PORT=str(20000 + int(os.environ.get('SLURM_JOB_ID', 0)) % 20000)))
+        state = jobs.train(self.run, dict(PORT=str(20000 + int(os.environ.get('SLURM_JOB_ID', 0)) % 20000)))
         if state.startswith('failed'):
             raise RuntimeError(f'{self.run.name}: {state}')
         return state
@@ -291,10 +291,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         return
     waiting = [run for run in runs if not run.finished()]
     console.print(f'{len(runs)} runs, {len(runs) - len(waiting)} of them finished already', highlight=False)
-    done = jobs.run_with_progress(waiting, args.jobs or 1, cpu, console)
+    states = jobs.run_all(waiting, args.jobs or 1, cpu)
     show(console, runs)
-    try_report(runs[0].work_dir.parents[2], lambda line: console.print(line, markup=False, highlight=False))
-    if not done:
+    try_report(runs[0].work_dir.parents[2])
+    if set(states.values()) - {'finished'}:
         sys.exit(1)
 
 

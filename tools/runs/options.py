@@ -2,11 +2,12 @@
 
 import argparse
 import os
+from typing import Sequence
 
 from mmrm.cli.options import Parser, positive
 from mmrm.engine import optim_wrapper
-from mmrm.utils.errors import UserValueError
-from tools.runs import processes
+from mmrm.utils.errors import UserTypeError, UserValueError
+from mmrm.utils.processes import cores
 
 
 def add(parser: Parser, work_dir: str, settings_for: str) -> None:
@@ -36,4 +37,18 @@ def side_by_side(args: argparse.Namespace, bfloat16: bool = False) -> int:
             '--float32, which is another experiment with its own results.'
         )
     os.environ.setdefault('OMP_NUM_THREADS', '1')
-    return args.jobs or processes.cores()
+    return args.jobs or cores()
+
+
+def one_of(what: str, value: str, allowed: Sequence[str]) -> str:
+    """``value``, or an error that lists what is allowed."""
+    if value not in allowed:
+        raise UserValueError(f'unknown {what} {value!r}; allowed: {", ".join(allowed)}')
+    return value
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Raise unless all are whole numbers from 0 on."""
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise UserTypeError(f'seed {seed!r} must be a whole number, 0 or more')

@@ -1,6 +1,5 @@
 """Runs side by side, one after the other, interrupted and taken up again, with a stand-in for train.py."""
 
-import io
 import multiprocessing
 import os
 import shutil
@@ -11,12 +10,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from stand_in import starts, use_stand_in, wait_for
 
+from mmrm.cli import jobs
+from mmrm.engine.hooks.non_finite import REMEDIES
 from mmrm.utils.errors import UserError
 from mmrm.utils.files import locked
-from tools.runs import jobs, processes
+from tools.runs import processes
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_finished_runs_are_not_repeated_and_interrupted_ones_go_on(runs):
     for epoch in (1, 2):
         (second.work_dir / f'epoch_{epoch}.pth').touch()
     assert [run.state() for run in runs] == ['finished', 'epoch 2']
-    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
+    assert set(jobs.run_all(runs, cpu=True).values()) == {'finished'}
     assert (starts(first), starts(second)) == ([0], [2])
     assert [run.validations()[3] for run in runs] == [30.0, 30.0]
 
@@ -71,7 +71,7 @@ def test_jobs_run_side_by_side(runs):
     gate = runs[0].work_dir.parents[1] / 'wait'
     gate.parent.mkdir(parents=True)
     gate.touch()
-    thread = threading.Thread(target=jobs.run_here, args=(runs, 2, True))
+    thread = threading.Thread(target=jobs.run_all, args=(runs, 2, True))
     thread.start()
     try:
         wait_for(lambda: all((run.work_dir / 'starts').exists() for run in runs))
@@ -84,32 +84,31 @@ def test_jobs_run_side_by_side(runs):
 
 def test_a_run_waits_for_another_and_is_given_up_if_that_fails(runs):
     second, first = runs
-    order = []
-
-    def ready(run):
-        return run is first or first.finished()
-
-    def report(run, state):
-        order.append(f'{run.name} {state}')
-
-    assert set(jobs.run_here(runs, 2, True, report, ready=ready).values()) == {'finished'}
-    assert order == ['shared started', 'shared finished', 'unshared started', 'unshared finished']
-    console = Console(file=io.StringIO(), width=200)
+    lines = []
+    states = jobs.run_all(runs, 2, True, lines.append, ready=lambda run: run is first or first.finished())
+    assert set(states.values()) == {'finished'}
+    assert lines == ['shared: started', 'shared: finished', 'unshared: started', 'unshared: finished']
     for run in runs:
         shutil.rmtree(run.work_dir)
-    assert not jobs.run_with_progress(runs, 2, True, console, ready=lambda run: run is first)
-    assert first.finished() and not second.work_dir.exists()
+    states = jobs.run_all(runs, 2, True, ready=lambda run: run is first)
+    assert states == dict(shared='finished', unshared='not started') and not second.work_dir.exists()
 
 
-def test_a_failure_stops_nobody_but_a_mistake_stops_all(runs):
+def test_a_failed_run_does_not_stop_the_others_and_a_diverged_one_is_not_trained_again(runs):
     folder = runs[0].work_dir.parents[1]
     folder.mkdir(parents=True)
-    (folder / 'fail-unshared').write_text('1')
-    assert list(jobs.run_here(runs, cpu=True).values()) == ['failed: error: no data', 'finished']
-    shutil.rmtree(runs[1].work_dir)
     (folder / 'fail-unshared').write_text('2')
-    states = list(jobs.run_here(runs, cpu=True).values())
-    assert states == [f'failed: error: no data{jobs.MISTAKE}', 'not started']
+    assert list(jobs.run_all(runs, cpu=True).values()) == ['failed: no data', 'finished']
+    assert list(jobs.run_all(runs, cpu=True).values()) == ['failed: no data', 'finished']
+    assert starts(runs[0]) == [0, 0]  # data may have come
+    (folder / 'fail-unshared').write_text(f'2 the loss is nan. {REMEDIES}')
+    for _ in range(2):
+        assert jobs.run_all(runs, cpu=True)['unshared'].startswith('failed: the loss is nan')
+        assert runs[0].state().startswith('failed: the loss is nan')
+    assert starts(runs[0]) == [0, 0, 0]
+    (runs[0].work_dir / jobs.FAILED).unlink()
+    (folder / 'fail-unshared').unlink()
+    assert jobs.train(runs[0]) == 'finished'
 
 
 def test_an_interrupt_ends_the_running_ones(runs):
@@ -117,15 +116,15 @@ def test_an_interrupt_ends_the_running_ones(runs):
     gate.parent.mkdir(parents=True)
     gate.touch()
 
-    def tick():
-        if (runs[0].work_dir / 'starts').exists():
+    def interrupt(line):
+        if 'epochs' in line and (runs[0].work_dir / 'starts').exists():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        jobs.run_here(runs, cpu=True, tick=tick)
+        jobs.run_all(runs, cpu=True, log=interrupt, every=0)
     assert runs[0].state() == 'new' and not runs[1].work_dir.exists()
     gate.unlink()
-    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
+    assert set(jobs.run_all(runs, cpu=True).values()) == {'finished'}
 
 
 def test_a_killed_call_is_completed_by_the_next_one_without_repeating_what_is_finished(runs):
@@ -136,7 +135,7 @@ def test_a_killed_call_is_completed_by_the_next_one_without_repeating_what_is_fi
 
     def call():
         os.setsid()  # with the trainer that it starts in one group
-        jobs.run_here(runs, cpu=True)
+        jobs.run_all(runs, cpu=True)
 
     killed = multiprocessing.get_context('fork').Process(target=call)
     killed.start()
@@ -146,7 +145,7 @@ def test_a_killed_call_is_completed_by_the_next_one_without_repeating_what_is_fi
     gate.unlink()
     (second.work_dir / 'epoch_2.pth').touch()
     wait_for(lambda: second.state() == 'epoch 2')  # the lock is gone with its holders
-    assert set(jobs.run_here(runs, cpu=True).values()) == {'finished'}
+    assert set(jobs.run_all(runs, cpu=True).values()) == {'finished'}
     assert (starts(first), starts(second)) == ([0], [0, 2])
 
 
@@ -154,9 +153,9 @@ def test_runs_on_the_cpu_share_its_cores_and_keep_their_memory(monkeypatch):
     monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
     monkeypatch.setattr(os, 'cpu_count', lambda: 5)
     monkeypatch.setenv('MALLOC_TOP_PAD_', '7')  # the user's own
-    first, second = jobs._environments(2, 1, cpu=True)
+    first, second = jobs.environments(2, 1, cpu=True)
     assert first == second and first['OMP_NUM_THREADS'] == first['MKL_NUM_THREADS'] == '2'
-    assert {**processes.KEEP_MEMORY, 'MALLOC_TOP_PAD_': '7'}.items() <= first.items()
+    assert {**jobs.KEEP_MEMORY, 'MALLOC_TOP_PAD_': '7'}.items() <= first.items()
     code = 'import os; print([os.environ[key] for key in sorted(os.environ) if key.startswith("MALLOC_")])'
     told = subprocess.run(
         [sys.executable, '-c', code], env=processes.environment(**first), capture_output=True, text=True
@@ -166,11 +165,11 @@ def test_runs_on_the_cpu_share_its_cores_and_keep_their_memory(monkeypatch):
 
 def test_jobs_have_gpus_of_their_own_or_are_refused(runs, monkeypatch):
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3,5,6,7')
-    first, second = jobs._environments(2, 2, cpu=False)
+    first, second = jobs.environments(2, 2, cpu=False)
     assert (first['CUDA_VISIBLE_DEVICES'], second['CUDA_VISIBLE_DEVICES']) == ('3,5', '6,7')
     assert first['PORT'] != second['PORT']
     with pytest.raises(UserError, match=r'3 runs at a time, each on 2 GPU.* needs 6, and there are 4'):
-        jobs._environments(3, 2, cpu=False)
+        jobs.environments(3, 2, cpu=False)
 
 
 def test_a_run_that_a_signal_stopped_has_not_failed(runs, tmp_path):
@@ -188,19 +187,18 @@ def test_options_are_words_that_mmengine_reads_back(tmp_path):
     assert {key: DictAction._parse_iterable(value) for key, value in (word.split('=') for word in words)} == options
 
 
-def test_progress_without_a_terminal_is_lines(runs):
+def test_progress_is_lines(runs):
     gate = runs[0].work_dir.parents[1] / 'wait'
     gate.parent.mkdir(parents=True)
     gate.touch()
-    out = io.StringIO()
-    console = Console(file=out, width=200)
-    thread = threading.Thread(target=jobs.run_with_progress, args=(runs, 1, True, console, lambda run: 'at 30', 0.0))
+    lines = []
+    more = dict(log=lines.append, finished=lambda run: 'at 30', every=0)
+    thread = threading.Thread(target=jobs.run_all, args=(runs, 1, True), kwargs=more)
     thread.start()
     try:
-        wait_for(lambda: 'of 6 epochs' in out.getvalue())
+        wait_for(lambda: any('of 6 epochs' in line for line in lines))
     finally:
         gate.unlink()
         thread.join()
-    printed = out.getvalue()
-    assert 'unshared: started' in printed and 'shared: finished at 30' in printed
-    assert '0 of 6 epochs, time left unknown: unshared 0/3' in printed
+    assert 'unshared: started' in lines and 'shared: finished at 30' in lines
+    assert '0 of 6 epochs, time left unknown: unshared 0/3' in lines
