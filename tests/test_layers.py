@@ -35,7 +35,7 @@ SIZES = dict(
     engine=1970,
     weights=1770,
     report=1625,
-    cli=1815,
+    cli=2065,
 )
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 ROW_OF = {room: number for number, rooms in enumerate(ROWS) for room in rooms}

@@ -16,6 +16,7 @@ COMMANDS = dict(
     check='Check a config before a long run: the model builds, its weights load, its data is there.',
     train='Train a classification, detection or segmentation config.',
     test='Test a checkpoint with its config.',
+    compare='Train with several mixing methods and seeds, and compare them in one table.',
     predict='Predict the classes of images, and show where they are seen.',
     export='Write weights for other programs: a backbone, a classifier, ONNX, a folder for a model hub.',
     report='Write a page about runs: curves, tables, pictures.',

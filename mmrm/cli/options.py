@@ -11,6 +11,13 @@ import os
 from ..utils.processes import RANK_VARIABLES, follow_parent
 
 DEVICES = ('cuda', 'cpu', 'mps')
+# Batch augments that init writes and compare trains, with the paper's values.
+METHODS = dict(
+    none=None,
+    cutmix=dict(type='CutMix', alpha=1.0),
+    mixup=dict(type='Mixup', alpha=1.0),
+    rm=dict(type='RecursiveMix', alpha=0.5),
+)
 
 
 class Parser(argparse.ArgumentParser):
