@@ -33,7 +33,7 @@ SIZES = dict(
     datasets=780,
     models=1375,
     engine=1970,
-    weights=1770,
+    weights=1655,
     report=1625,
     cli=2065,
 )

@@ -104,7 +104,7 @@ def predict(run, image, top: int) -> List[Dict[str, Any]]:
     from ..weights.inputs import normalise
 
     with torch.no_grad():
-        scores = run.model(normalise(image, run.model), mode='tensor').float().softmax(1)[0].cpu()
+        scores = run.model(normalise(image, run.model.data_preprocessor), mode='tensor').float().softmax(1)[0].cpu()
     best = scores.topk(min(top, len(scores)))
     return [
         dict(name=run.classes[index], index=index, score=round(score, 6))
@@ -147,7 +147,9 @@ def write_maps(run, reader, image, name: str, classes: List[Dict[str, Any]], out
     from ..weights.inputs import normalise
 
     shown = reader.to_rgb(image)
-    maps, _ = cam.activation_maps(run.model, normalise(image, run.model), [each['index'] for each in classes])
+    maps, _ = cam.activation_maps(
+        run.model, normalise(image, run.model.data_preprocessor), [each['index'] for each in classes]
+    )
     side = 1.6
     wide = shown.shape[1] / shown.shape[0]
     figure = figures.new_figure((len(classes) + 1) * side * wide + 0.2, side + 0.5, images=True)

@@ -156,27 +156,6 @@ def run_file(file: Union[str, Path], kind: str, images: torch.Tensor) -> torch.T
         return torch.export.load(stream).module()(images)
 
 
-def read_note(file: Union[str, Path]) -> Dict[str, Any]:
-    """What a file that was written here says of itself."""
-    file = Path(file)
-    if file.suffix == '.onnx':
-        import onnx
-
-        properties = onnx.load(str(file), load_external_data=False).metadata_props
-        return {each.key: _decode(each.value) for each in properties}
-    extra = {NOTE: ''}
-    with open(file, 'rb') as stream:
-        torch.export.load(stream, extra_files=extra)
-    return json.loads(extra[NOTE])
-
-
-def _decode(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 @contextmanager
 def _integer_windows() -> Iterator[None]:
     """mmpretrain's Swin counts images in floating point, which fixes their number in a program; here in integers."""

@@ -1,9 +1,7 @@
 """Weights at an address: downloaded once, all of the file or none, into torch's own cache."""
 
 import hashlib
-import os
 import re
-import time
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlparse
@@ -15,9 +13,9 @@ from torch.hub import tqdm  # a plain counter where that package is not installe
 
 from ..utils.errors import UserFileError, one_line
 from ..utils.files import atomic_write
+from ..utils.processes import local_rank
 
 TIMEOUT = 60  # seconds without a byte that end a download
-ABANDONED = 3600  # seconds after which an unfinished file is taken for one of a killed process
 
 
 def download(address: str, hint: str = '') -> Path:
@@ -44,7 +42,7 @@ def download(address: str, hint: str = '') -> Path:
         name = f'{hashlib.sha256(url.encode()).hexdigest()[:8]}_{name}'
     file = Path(torch.hub.get_dir()) / 'checkpoints' / name
     # One process of a machine downloads, the others wait for it.
-    if not file.is_file() and int(os.environ.get('LOCAL_RANK', 0)) == 0:
+    if not file.is_file() and local_rank() == 0:
         try:
             fetch(url, file, stamp[1] if stamp else '')
         except UserFileError as error:
@@ -68,9 +66,6 @@ def fetch(url: str, file: Path, sha256: str = '') -> None:
     Raises:
         UserFileError: If it does not arrive, or not all of it, or another file.
     """
-    for part in file.parent.glob(f'.{file.name}.*'):  # of a killed process; a download under way is younger
-        if time.time() - part.lstat().st_mtime > ABANDONED:
-            part.unlink(missing_ok=True)
     with atomic_write(file, overwrite=True) as part:  # two runs may fetch the same one
         digest, size = hashlib.sha256(), 0
         try:

@@ -13,7 +13,7 @@ from ..utils.errors import UserFileError, UserValueError, abbreviate
 from ..utils.files import atomic_write, check_out
 from ..utils.settings import parse_config
 from . import targets
-from .layouts import Network, StateDict, compare, describe, find_prefixes, identify, split, strip_prefix
+from .layouts import Network, StateDict, compare, describe, find_prefixes, identify, split
 from .provenance import Weights, provenance, read_weights
 from .runs import find_checkpoint
 
@@ -86,49 +86,49 @@ def export_classifier(
         raise UserValueError(f'layout={layout!r} must be one of {", ".join(LAYOUTS)}.')
     source, out = source_and_out(checkpoint, out, overwrite)
     weights = read_weights(source)
+    facts = facts_of(weights, settings, linear=layout != 'mmpretrain')
     if layout == 'mmpretrain':
-        state_dict, meta = _for_mmpretrain(weights, settings)
-        backbone = strip_prefix('backbone.', state_dict)
+        state_dict, meta = _for_mmpretrain(facts)
     else:
-        facts = facts_of(weights, settings)
-        backbone, target = facts.network.backbone, targets.make_target(layout, facts)
+        target = targets.make_target(layout, facts)
         compared = targets.check_target(layout, target, facts)
         state_dict, meta = target.state_dict, dict(loads_into=target.how, logits_compared=compared)
     if half:
         state_dict = halved(state_dict, source)
-    content = f'classifier, {describe(backbone)}'
+    content = f'classifier, {describe(facts.network.backbone)}'
     meta = dict(provenance(weights, state_dict), content=content, layout=layout, **meta)
     return save(state_dict, out, meta, overwrite, bare=layout != 'mmpretrain')
 
 
-def _for_mmpretrain(weights: Weights, settings: Optional[dict]) -> Tuple[StateDict, dict]:
+def _for_mmpretrain(facts: targets.Facts) -> Tuple[StateDict, dict]:
     """The tensors of a classifier in mmpretrain's names, and what its note says of them."""
-    network = split(weights.tensors)
-    check_classifier(network, weights.file, linear=False)
-    config = verify(network.backbone, weights.file)
-    if config is None and network.bare:
+    network = facts.network
+    if not facts.config and network.bare:
         raise UserFileError(
-            f'{weights.file} is {describe(network.backbone)}, under names without backbone.: such a file can be '
+            f'{facts.source} is {describe(network.backbone)}, under names without backbone.: such a file can be '
             'converted for ResNet, CIFAR ResNet, DenseNet, PyramidNet and PVTv2.'
         )
     meta: dict = dict(converted_from=network.layout) if network.bare else {}
-    if config is not None and config['type'] == 'ConvNeXt':
-        meta['norm_first'] = norm_first(network, backbone_of(weights, settings), weights.meta)
+    if facts.config.get('type') == 'ConvNeXt':
+        meta['norm_first'] = facts.norm_first
     head = {key: value for key, value in network.head.items() if not key.startswith(f'{ROI_LAYER}.')}
     parts = (('backbone', network.backbone), ('head', head))
     return {f'{part}.{key}': value for part, tensors in parts for key, value in tensors.items()}, meta
 
 
-def facts_of(weights: Weights, settings: Optional[dict] = None, size: Optional[int] = None) -> targets.Facts:
+def facts_of(
+    weights: Weights, settings: Optional[dict] = None, size: Optional[int] = None, linear: bool = True
+) -> targets.Facts:
     """What the renaming to another library must know of a checkpoint.
 
     Args:
         weights (Weights): The checkpoint.
         settings (dict, optional): The config that made it. Defaults to None: what it carries, read, not executed.
         size (int, optional): Side of its images in pixels. Defaults to None: not known.
+        linear (bool): Whether its head must be one linear layer. Defaults to True.
     """
     network = split(weights.tensors)
-    check_classifier(network, weights.file)
+    check_classifier(network, weights.file, linear)
     config = verify(network.backbone, weights.file) or {}
     backbone = backbone_of(weights, settings)
     return targets.Facts(network, config, weights.file, backbone, norm_first(network, backbone, weights.meta), size)
@@ -155,7 +155,7 @@ def norm_first(network: Network, backbone: dict, meta: dict) -> bool:
     return any(key.startswith(ROI_LAYER) for key in network.head)
 
 
-def check_classifier(network: Network, source: Path, linear: bool = True) -> None:
+def check_classifier(network: Network, source: Path, linear: bool) -> None:
     """Raise unless a network is a backbone and one linear layer; a stack of layers will do where not ``linear``."""
     if not network.backbone:
         raise UserFileError(f'{source} has no backbone in it: {abbreviate([*network.head, *network.others])}')

@@ -12,8 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from mmengine.config import Config
 
-from ..utils import paths
-from ..utils.config import datasets, preprocessor_of, type_name
+from ..utils.config import loader_datasets, preprocessor_of, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.files import put_in_place, umask
 from ..version import __version__
@@ -24,7 +23,11 @@ from .inputs import Input, describe_input
 from .layouts import describe
 from .provenance import file_hash, provenance
 
-LIBRARIES = ('timm', 'transformers')
+# The call that loads the folder.
+CALLS = dict(
+    timm="timm.create_model('local-dir:{}', pretrained=True)",
+    transformers="transformers.AutoModelForImageClassification.from_pretrained('{}')",
+)
 
 
 class Result(NamedTuple):
@@ -69,8 +72,8 @@ def export_folder(
     out = Path(out).expanduser()
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UserFileError(f'{out} exists and is left as it is. Name a folder that does not.')
-    if library not in LIBRARIES:
-        raise UserValueError(f'library={library!r} must be one of {", ".join(LIBRARIES)}.')
+    if library not in CALLS:
+        raise UserValueError(f'library={library!r} must be one of {", ".join(CALLS)}.')
     known = describe_input(run.cfg)
     if known.order != 'rgb':
         raise UserValueError(
@@ -81,10 +84,6 @@ def export_folder(
     target = targets.make_target(library, facts)
     if not targets.check_target(library, target, facts):
         raise UserError(f'{library} is not installed, so nothing can be compared: pip install {library}')
-    if library == 'timm':
-        how = f"timm.create_model('local-dir:{out.name}', pretrained=True)"
-    else:
-        how = f"transformers.AutoModelForImageClassification.from_pretrained('{out.name}')"
     out.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f'.{out.name}.', dir=out.parent))
     try:
@@ -102,14 +101,14 @@ def export_folder(
             config.save_pretrained(str(part))
             _write_json(part / 'preprocessor_config.json', image_processor(target, known))
         digest = file_hash(part / 'model.safetensors')
-        text = card(run, known, library, how, digest, licence, command, result)
+        text = card(run, known, out.name, library, digest, licence, command, result)
         (part / 'README.md').write_text(text, encoding='utf-8')
         if out.is_dir():
             out.rmdir()
         put_in_place(part, out)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return dict(how=how, sha256=digest)
+    return dict(how=CALLS[library].format(out.name), sha256=digest)
 
 
 def _write_json(path: Path, content: Dict[str, Any]) -> None:
@@ -120,8 +119,8 @@ def _write_json(path: Path, content: Dict[str, Any]) -> None:
 def timm_config(classes: List[str], target: targets.Target, known: Input) -> Dict[str, Any]:
     """``config.json`` of a model of timm's."""
     mean, std = _normalisation(known)
-    edge, crop = _side(_resize(known).get('scale')), _side(_step(known, 'CenterCrop').get('crop_size'))
-    fixed = _step(known, 'Resize')
+    resize, fixed = known.step('ResizeEdge', 'Resize'), known.step('Resize')
+    edge, crop = _side(resize.get('scale')), _side(known.step('CenterCrop').get('crop_size'))
     cropped = isinstance(edge, int) and isinstance(crop, int) and crop <= edge
     arguments = target.hub.get('model_args') or {}
     return dict(
@@ -134,7 +133,7 @@ def timm_config(classes: List[str], target: targets.Target, known: Input) -> Dic
             custom_load=False,
             input_size=[3, *(known.size or (target.size, target.size))],
             fixed_input_size='img_size' in arguments,
-            interpolation=_resize(known).get('interpolation') or 'bilinear',
+            interpolation=resize.get('interpolation') or 'bilinear',
             crop_pct=round(crop / edge, 4) if cropped else 1.0,
             crop_mode='squash' if fixed and not fixed.get('keep_ratio') else 'center',  # both sides to a fixed size
             mean=mean,
@@ -148,21 +147,22 @@ def image_processor(target: targets.Target, known: Input) -> Dict[str, Any]:
     """``preprocessor_config.json`` of a model of transformers'."""
     mean, std = _normalisation(known)
     height, width = known.size or (target.size, target.size)
-    edge, fixed = _step(known, 'ResizeEdge').get('scale'), _step(known, 'Resize').get('scale')
+    edge, fixed = known.step('ResizeEdge').get('scale'), known.step('Resize').get('scale')
     if isinstance(edge, int):
         size = dict(shortest_edge=edge)
     else:
         fixed = [fixed, fixed] if isinstance(fixed, int) else fixed or [width, height]
         size = dict(height=fixed[1], width=fixed[0])
     filters = dict(nearest=0, lanczos=1, bilinear=2, bicubic=3, box=4)  # Pillow's numbers
-    crops = isinstance(edge, int) or bool(_step(known, 'CenterCrop'))
+    crops = isinstance(edge, int) or bool(known.step('CenterCrop'))
+    interpolation = known.step('ResizeEdge', 'Resize').get('interpolation')
     return dict(
         image_processor_type='CLIPImageProcessor' if crops else 'ViTImageProcessor',
         do_resize=True,
         size=size,
         do_center_crop=crops,
         crop_size=dict(height=height, width=width),
-        resample=filters.get(_resize(known).get('interpolation') or 'bilinear', filters['bilinear']),
+        resample=filters.get(interpolation, filters['bilinear']),
         do_rescale=True,
         rescale_factor=1 / 255,
         do_normalize=True,  # without a mean and deviation it undoes the rescaling
@@ -176,60 +176,30 @@ def _normalisation(known: Input) -> Tuple[List[float], List[float]]:
     return [value / 255 for value in known.mean or [0.0] * 3], [value / 255 for value in known.std or [1.0] * 3]
 
 
-def _step(known: Input, *names: str) -> dict:
-    return next((step for step in known.steps if step.get('type') in names), {})
-
-
-def _resize(known: Input) -> dict:
-    return _step(known, 'ResizeEdge', 'Resize')
-
-
 def _side(value: Any) -> Any:
     """Of a size that may be two numbers, the first."""
     return value[0] if isinstance(value, list) and value else value
 
 
 # ------------------------------------------------------------------------------------------------------------ the card
-def model_name(checkpoint: Path) -> str:
-    """``rm/resnet50_8xb64_in1k`` for a run in ``work_dirs/rm/``, else the name of its folder."""
-    folder = checkpoint.parent
-    run = folder.parent if folder.name.startswith('seed') else folder
-    if (paths.shipped() / 'configs' / run.parent.name / f'{run.name}.py').is_file():
-        return f'{run.parent.name}/{run.name}'
-    return run.name
-
-
 def data_of(cfg: Config) -> str:
     """The name of a config's training data."""
-    found = [dataset for dataset, _ in datasets((cfg.get('train_dataloader') or {}).get('dataset') or [])]
-    if not found:
+    dataset = next((dataset for _, dataset, _ in loader_datasets(cfg, ('train',))), None)
+    if dataset is None:
         return 'not known'
-    kind, root = type_name(found[0]), found[0].get('data_root')
-    own = kind in ('CustomDataset', 'ImageNet') and isinstance(root, str) and root
-    return f'{kind} ({Path(root).name})' if own else kind
+    root = dataset.get('data_root')
+    return f'{type_name(dataset)} ({Path(root).name})' if isinstance(root, str) and root else type_name(dataset)
 
 
-def recipe_of(cfg: Config) -> List[str]:
-    """How a config trains, a line each."""
-
-    def call(node: dict) -> str:
-        arguments = ', '.join(f'{key}={value}' for key, value in node.items() if key != 'type')
-        return f'{type_name(node)}({arguments})'
-
-    augments = (preprocessor_of(cfg).get('batch_augments') or {}).get('augments') or []
-    lines = [call(augment) for augment in ([augments] if isinstance(augments, dict) else augments)]
-    head = cfg.model.get('head') or {}
-    if type_name(head) == 'RMConsistencyHead':
-        lines.append(f'consistency with omega={head.get("omega", 0.1)}')
-    optimizer = (cfg.get('optim_wrapper') or {}).get('optimizer') or {}
-    if optimizer:
-        lines.append(call(optimizer))
-    batch = (cfg.get('train_dataloader') or {}).get('batch_size')
-    for key, unit in (('max_epochs', 'epochs'), ('max_iters', 'iterations')):
-        length = (cfg.get('train_cfg') or {}).get(key)
-        if isinstance(length, int):
-            lines.append(f'{length} {unit}' + (f', batch {batch} per process' if batch else ''))
-    return lines
+def recipe_of(cfg: Config) -> str:
+    """The settings of a config that say how it trains, as in the config."""
+    named = dict(
+        batch_augments=preprocessor_of(cfg).get('batch_augments'),
+        head=cfg.model.get('head'),
+        batch_size=(cfg.get('train_dataloader') or {}).get('batch_size'),
+        **{key: cfg.get(key) for key in ('train_cfg', 'optim_wrapper', 'param_scheduler')},
+    )
+    return Config({key: value for key, value in named.items() if value}).pretty_text.strip()
 
 
 PAPER = (
@@ -241,17 +211,16 @@ PAPER = (
 def card(
     run: Run,
     known: Input,
+    name: str,
     library: str,
-    how: str,
     digest: str,
     licence: str = '',
     command: str = '',
     result: Optional[Result] = None,
 ) -> str:
     """The model card, ``README.md`` of the folder. A number that no log holds is not in it."""
-    name, data, recipe = model_name(run.checkpoint), data_of(run.cfg), recipe_of(run.cfg)
-    rm = any(line.startswith('RecursiveMix') for line in recipe)
-    task = 'image-classification'
+    data, recipe, task = data_of(run.cfg), recipe_of(run.cfg), 'image-classification'
+    rm = "type='RecursiveMix'" in recipe
     tags = [task, library, 'mmrm', *(['recursivemix'] if rm else [])]
     header = dict(library_name=library, pipeline_tag=task, tags=tags, **(dict(license=licence) if licence else {}))
     results = 'No log of the run was next to the checkpoint: its accuracy is not known.'
@@ -278,9 +247,9 @@ def card(
         f'# {name}',
         '\n'.join(['| | |', '|---|---|', *(f'| {key} | {value} |' for key, value in table)]),
         f'## Results\n\n{results}',
-        '## Recipe\n\n' + '\n'.join(f'- {line}' for line in recipe),
+        f'## Recipe\n\n```python\n{recipe}\n```',
         *([f'```\n{command}\n```'] if command else []),
         *([PAPER] if rm else []),
-        f'## Use\n\n```python\nimport {library}\nmodel = {how}\n```\n',
+        f'## Use\n\n```python\nimport {library}\nmodel = {CALLS[library].format(name)}\n```\n',
     ]
     return '\n\n'.join(paragraphs)

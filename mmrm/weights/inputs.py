@@ -1,5 +1,6 @@
 """What a classifier takes: size, channels, mean and standard deviation, and how an image file becomes that."""
 
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
@@ -7,14 +8,16 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose
-from mmpretrain.registry import TRANSFORMS
+from mmpretrain.registry import MODELS, TRANSFORMS
+from PIL import Image
 
 from ..datasets.images import BrokenImageError, inspect_image
 from ..utils.config import dataset_class, datasets, preprocessor_of, test_steps, type_name
-from ..utils.errors import UserValueError, one_line
+from ..utils.errors import UserError, UserValueError, one_line
 from .build import scope
 
 SIZES = {'CIFAR10': 32, 'CIFAR100': 32}  # of data sets that hold their pixels
+RED, BLACK = (255, 0, 0), (0, 0, 0)
 
 
 class Input(NamedTuple):
@@ -44,6 +47,10 @@ class Input(NamedTuple):
             pipeline=self.steps,
         )
 
+    def step(self, *names: str) -> dict:
+        """The first transform of one of these types; empty if there is none."""
+        return next((step for step in self.steps if step.get('type') in names), {})
+
 
 def describe_input(cfg: Config, size: Optional[Tuple[int, int]] = None) -> Input:
     """What the classifier of a config takes in a test.
@@ -52,16 +59,22 @@ def describe_input(cfg: Config, size: Optional[Tuple[int, int]] = None) -> Input
         cfg: Its config.
         size: Height and width, for a config that does not fix them. None: found out.
     """
-    steps = known_steps(cfg)
-    preprocessor = preprocessor_of(cfg)
-    # Read from files, images are BGR; what a data set holds is RGB.
-    swapped = bool(preprocessor.get('to_rgb'))
-    order = 'bgr' if from_files(steps) != swapped else 'rgb'
+    reader, settings = Reader(cfg), preprocessor_of(cfg)
+    preprocessor = MODELS.build({'type': 'ClsDataPreprocessor', **settings})
+    red, black = (reader.read_color(color) for color in (RED, BLACK))
+    given = normalise(red, preprocessor)[0] - normalise(black, preprocessor)[0]
+    sizes = {red.shape[:2], reader.read_color(RED, (310, 410)).shape[:2]}
+    fixed = sizes.pop() if len(sizes) == 1 else None
     mean, std = (
-        None if preprocessor.get(key) is None else [float(value) for value in preprocessor[key]]
-        for key in ('mean', 'std')
+        None if settings.get(key) is None else [float(value) for value in settings[key]] for key in ('mean', 'std')
     )
-    return Input(size or find_size(cfg, steps), mean, std, order, [_plain(step) for step in steps])
+    return Input(size or fixed, mean, std, channel_order(given), [_plain(step) for step in known_steps(cfg)])
+
+
+def channel_order(red: torch.Tensor) -> str:
+    """'rgb' or 'bgr': whether a red image, ``(channels, H, W)``, is large in its first channel or in its last."""
+    brightness = red.float().mean((1, 2))
+    return 'bgr' if brightness[-1] > brightness[0] else 'rgb'
 
 
 def _plain(step) -> dict:
@@ -69,10 +82,9 @@ def _plain(step) -> dict:
     plain = {}
     for key, value in dict(step).items():
         value = type_name(dict(type=value)) if key == 'type' else value
-        plain[key] = list(value) if isinstance(value, (tuple, list)) else value
-    return {
-        key: value if isinstance(value, (int, float, str, bool, list)) else str(value) for key, value in plain.items()
-    }
+        value = list(value) if isinstance(value, (tuple, list)) else value
+        plain[key] = value if isinstance(value, (int, float, str, bool, list)) else str(value)
+    return plain
 
 
 def known_steps(cfg: Config) -> List[dict]:
@@ -81,36 +93,6 @@ def known_steps(cfg: Config) -> List[dict]:
     if steps is None:
         raise UserValueError('the config has neither test_dataloader nor val_dataloader: how images go in is unknown.')
     return steps
-
-
-def from_files(steps: List[dict]) -> bool:
-    """Whether a pipeline reads image files itself."""
-    return any(type_name(step) == 'LoadImageFromFile' for step in steps)
-
-
-def find_size(cfg: Config, steps: List[dict]) -> Optional[Tuple[int, int]]:
-    """Height and width that the test pipeline gives to every image, None if they depend on the image."""
-    held = None if from_files(steps) else _held_size(cfg)
-    tried = ((held, held),) if held else ((300, 400), (410, 310))
-    after = [step for step in steps if type_name(step) != 'LoadImageFromFile']
-    scope(cfg)
-    sizes = set()
-    try:
-        transform = Compose([TRANSFORMS.build(dict(step)) for step in after])
-        for height, width in tried:
-            data = dict(img=np.zeros((height, width, 3), np.uint8), img_shape=(height, width))
-            sizes.add(tuple(transform(dict(data, ori_shape=(height, width)))['inputs'].shape[-2:]))
-    except Exception as error:
-        raise UserValueError(f'the test pipeline of the config fails on an image: {one_line(error)}') from error
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-def _held_size(cfg: Config) -> Optional[int]:
-    """Side of the images of a data set that holds its pixels, where it is known."""
-    part = 'test_dataloader' if cfg.get('test_dataloader') else 'val_dataloader'
-    found = [dataset for dataset, _ in datasets(cfg[part].dataset)]
-    kind = dataset_class(found[0], cfg.get('default_scope') or 'mmpretrain') if found else None
-    return next((SIZES[each.__name__] for each in getattr(kind, '__mro__', ()) if each.__name__ in SIZES), None)
 
 
 class Reader:
@@ -125,34 +107,59 @@ class Reader:
 
     def __init__(self, cfg: Config):
         scope(cfg)
-        steps = known_steps(cfg)
-        self.rgb = not from_files(steps)  # data sets that hold their pixels have them in RGB
-        first = []
-        if self.rgb:
-            held = _held_size(cfg)
-            resize = [dict(type='Resize', scale=(held, held), interpolation='area')] if held else []
-            first = [dict(type='LoadImageFromFile'), *resize]
-        build = [[TRANSFORMS.build(dict(step)) for step in each] for each in (first, steps)]
-        self.first, self.transform = map(Compose, build)
+        self.transform, self.load = _compose(known_steps(cfg)), None
+        try:
+            try:
+                red = self.read_color(RED)
+            except KeyError:  # it reads no file: the data set holds pixels, in RGB
+                held = _held_size(cfg)
+                resize = [dict(type='Resize', scale=(held, held), interpolation='area')] if held else []
+                self.load = _compose([dict(type='LoadImageFromFile'), *resize])
+                red = self.read_color(RED)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserValueError(f'the test pipeline of the config fails on an image: {one_line(error)}') from error
+        self.order = channel_order(torch.from_numpy(red).permute(2, 0, 1))
 
     def __call__(self, file: Union[str, Path]) -> np.ndarray:
         problem = inspect_image(file).problem
         if problem:
             raise BrokenImageError(f'image {file} {problem}.')
-        data = self.first(dict(img_path=str(file)))
-        if self.rgb:
+        data = dict(img_path=str(file))
+        if self.load:
+            data = self.load(data)
             data['img'] = data['img'][..., ::-1].copy()
         return self.transform(data)['inputs'].permute(1, 2, 0).numpy()
 
+    def read_color(self, color: Tuple[int, int, int], size: Tuple[int, int] = (400, 300)) -> np.ndarray:
+        """What it reads from a file of one color and of this width and height."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / 'color.png'
+            Image.new('RGB', size, color).save(file)
+            return self(file)
+
     def to_rgb(self, image: np.ndarray) -> np.ndarray:
         """What was read, as people see it."""
-        return image if self.rgb else image[..., ::-1].copy()
+        return image if self.order == 'rgb' else image[..., ::-1].copy()
 
 
-def normalise(image: np.ndarray, model: torch.nn.Module) -> torch.Tensor:
-    """One image that :class:`Reader` read as the network takes it: ``(1, 3, H, W)``, on its device."""
+def _compose(steps: List[dict]) -> Compose:
+    return Compose([TRANSFORMS.build(dict(step)) for step in steps])
+
+
+def _held_size(cfg: Config) -> Optional[int]:
+    """Side of the images of a data set that holds its pixels, where it is known."""
+    part = 'test_dataloader' if cfg.get('test_dataloader') else 'val_dataloader'
+    found = [dataset for dataset, _ in datasets(cfg[part].dataset)]
+    kind = dataset_class(found[0], cfg.get('default_scope') or 'mmpretrain') if found else None
+    return next((SIZES[each.__name__] for each in getattr(kind, '__mro__', ()) if each.__name__ in SIZES), None)
+
+
+def normalise(image: np.ndarray, preprocessor: torch.nn.Module) -> torch.Tensor:
+    """One image that :class:`Reader` read as the network takes it: ``(1, 3, H, W)``, on the preprocessor's device."""
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
-    return model.data_preprocessor(dict(inputs=[pixels], data_samples=None), training=False)['inputs']
+    return preprocessor(dict(inputs=[pixels], data_samples=None), training=False)['inputs']
 
 
 def read_batches(dataset, size: int, seed: int) -> Iterator[dict]:

@@ -108,6 +108,12 @@ def to_mmpretrain_names(backbone: StateDict) -> Tuple[str, StateDict]:
 
 
 Rules = Sequence[Tuple[str, str]]
+NUMBER = re.compile(r'\{(\*2)?([+-]1|\+2)?\}')
+
+
+def _fill(name: str, numbers: Sequence[str]) -> str:
+    rest = iter(numbers)
+    return NUMBER.sub(lambda field: str(int(next(rest)) * (2 if field[1] else 1) + int(field[2] or 0)), name)
 
 
 def rename(tensors: StateDict, rules: Rules) -> StateDict:
@@ -115,8 +121,9 @@ def rename(tensors: StateDict, rules: Rules) -> StateDict:
 
     Args:
         tensors (dict): Named tensors.
-        rules (sequence of tuple[str, str]): What names begin with, and what they begin with afterwards; ``{}`` stands
-            for a number. The first rule that fits is applied.
+        rules (sequence of tuple[str, str]): What names begin with, and what they begin with afterwards. ``{}`` stands
+            for a number; afterwards, ``{-1}`` is one less, ``{*2+1}`` one more than twice it. The first rule that fits
+            is applied.
     """
     patterns = [(re.compile(re.escape(old).replace(r'\{\}', r'(\d+)')), new) for old, new in rules]
 
@@ -124,7 +131,7 @@ def rename(tensors: StateDict, rules: Rules) -> StateDict:
         for pattern, new in patterns:
             match = pattern.match(key)
             if match:
-                return new.format(*match.groups()) + key[match.end() :]
+                return _fill(new, match.groups()) + key[match.end() :]
         return key
 
     return {new_name(key): value for key, value in tensors.items()}
@@ -133,11 +140,10 @@ def rename(tensors: StateDict, rules: Rules) -> StateDict:
 AUTHORS_RESNET = [
     ('conv1.0.', 'conv1.'),
     ('conv1.1.', 'bn1.'),
-    *((f'conv{stage + 1}_x.{{}}.shortcut.', f'layer{stage}.{{}}.downsample.') for stage in (1, 2, 3, 4)),
+    ('conv{}_x.{}.shortcut.', 'layer{-1}.{}.downsample.'),
     *(
         # convolutions at 0, 3, 6, each followed by its BN, ReLU in between
-        (f'conv{stage + 1}_x.{{}}.residual_function.{3 * layer + place}.', f'layer{stage}.{{}}.{kind}{layer + 1}.')
-        for stage in (1, 2, 3, 4)
+        (f'conv{{}}_x.{{}}.residual_function.{3 * layer + place}.', f'layer{{-1}}.{{}}.{kind}{layer + 1}.')
         for layer in (0, 1, 2)
         for place, kind in enumerate(('conv', 'bn'))
     ),
@@ -154,14 +160,10 @@ AUTHORS_DENSENET = [
     ('features.bn.', 'transitions.3.0.'),
 ]
 AUTHORS_PVT_TO_TIMM = [
-    (theirs.format(stage + 1), timms.format(stage))
-    for stage in range(4)
-    for theirs, timms in (
-        ('patch_embed{}.', 'stages.{}.downsample.'),
-        ('block{}.{{}}.mlp.dwconv.dwconv.', 'stages.{}.blocks.{{}}.mlp.dwconv.'),
-        ('block{}.', 'stages.{}.blocks.'),
-        ('norm{}.', 'stages.{}.norm.'),
-    )
+    ('patch_embed{}.', 'stages.{-1}.downsample.'),
+    ('block{}.{}.mlp.dwconv.dwconv.', 'stages.{-1}.blocks.{}.mlp.dwconv.'),
+    ('block{}.', 'stages.{-1}.blocks.'),
+    ('norm{}.', 'stages.{-1}.norm.'),
 ]
 # timm's name, mmdet's name. timm has queries apart from keys and values, mmdet has them in one tensor.
 PVT = [

@@ -162,15 +162,7 @@ def fill_registry(config: dict) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ how the others build
-def _timm(
-    facts: Facts,
-    backbone: StateDict,
-    head: str,
-    name: str,
-    arguments: Optional[dict] = None,
-    size: int = 64,
-    tolerance: float = TOLERANCE,
-) -> Target:
+def _timm(facts: Facts, backbone: StateDict, head: str, name: str, arguments: Optional[dict] = None) -> Target:
     arguments = arguments or {}
 
     def build() -> nn.Module:
@@ -180,8 +172,7 @@ def _timm(
 
     shown = ''.join(f', {key}={value!r}' for key, value in arguments.items())
     hub = dict(architecture=name, model_args=arguments)
-    how = f"timm.create_model('{name}'{shown})"
-    return Target(facts.with_head(backbone, head), build, how, size, hub, tolerance)
+    return Target(facts.with_head(backbone, head), build, f"timm.create_model('{name}'{shown})", hub=hub)
 
 
 def _transformers(facts: Facts, backbone: StateDict, head: str, kind: str, size: int = 64, **arguments) -> Target:
@@ -222,18 +213,15 @@ def _resnet_timm(facts: Facts) -> Target:
 def _resnet_transformers(facts: Facts) -> Target:
     backbone = facts.network.backbone
     bottleneck = 'layer1.0.conv3.weight' in backbone
-    rules = [('conv1.', 'resnet.embedder.embedder.convolution.'), ('bn1.', 'resnet.embedder.embedder.normalization.')]
-    for stage in range(4):
-        ours, theirs = f'layer{stage + 1}.{{}}', f'resnet.encoder.stages.{stage}.layers.{{}}'
-        for layer in range(3):
-            rules += [
-                (f'{ours}.conv{layer + 1}.', f'{theirs}.layer.{layer}.convolution.'),
-                (f'{ours}.bn{layer + 1}.', f'{theirs}.layer.{layer}.normalization.'),
-            ]
-        rules += [
-            (f'{ours}.downsample.0.', f'{theirs}.shortcut.convolution.'),
-            (f'{ours}.downsample.1.', f'{theirs}.shortcut.normalization.'),
-        ]
+    block = 'resnet.encoder.stages.{-1}.layers.{}'
+    rules = [
+        ('conv1.', 'resnet.embedder.embedder.convolution.'),
+        ('bn1.', 'resnet.embedder.embedder.normalization.'),
+        ('layer{}.{}.conv{}.', f'{block}.layer.{{-1}}.convolution.'),
+        ('layer{}.{}.bn{}.', f'{block}.layer.{{-1}}.normalization.'),
+        ('layer{}.{}.downsample.0.', f'{block}.shortcut.convolution.'),
+        ('layer{}.{}.downsample.1.', f'{block}.shortcut.normalization.'),
+    ]
     return _transformers(
         facts,
         rename(backbone, rules),
@@ -258,17 +246,15 @@ def _check_pools_first(facts: Facts, library: str) -> None:
 def _convnext_torchvision(facts: Facts) -> Target:
     _check_pools_first(facts, 'torchvision')
     arch = facts.config['arch']
-    rules = [('norm3.', 'classifier.0.')]
-    for stage in range(4):
-        ours, theirs = f'stages.{stage}.{{}}', f'features.{2 * stage + 1}.{{}}'
-        rules += [
-            (f'downsample_layers.{stage}.', f'features.{2 * stage}.'),
-            (f'{ours}.gamma', f'{theirs}.layer_scale'),
-            (f'{ours}.depthwise_conv.', f'{theirs}.block.0.'),
-            (f'{ours}.norm.', f'{theirs}.block.2.'),
-            (f'{ours}.pointwise_conv1.', f'{theirs}.block.3.'),
-            (f'{ours}.pointwise_conv2.', f'{theirs}.block.5.'),
-        ]
+    rules = [
+        ('norm3.', 'classifier.0.'),
+        ('downsample_layers.{}.', 'features.{*2}.'),
+        ('stages.{}.{}.gamma', 'features.{*2+1}.{}.layer_scale'),
+        ('stages.{}.{}.depthwise_conv.', 'features.{*2+1}.{}.block.0.'),
+        ('stages.{}.{}.norm.', 'features.{*2+1}.{}.block.2.'),
+        ('stages.{}.{}.pointwise_conv1.', 'features.{*2+1}.{}.block.3.'),
+        ('stages.{}.{}.pointwise_conv2.', 'features.{*2+1}.{}.block.5.'),
+    ]
     backbone = {
         key: value[:, None, None] if key.endswith('.layer_scale') else value
         for key, value in rename(facts.network.backbone, rules).items()
@@ -350,16 +336,16 @@ def _swin_arguments(facts: Facts) -> Tuple[int, dict]:
 
 def _swin_torchvision(facts: Facts) -> Target:
     size, arguments = _swin_arguments(facts._replace(size=None))
-    rules = [('patch_embed.projection.', 'features.0.0.'), ('patch_embed.norm.', 'features.0.2.'), ('norm3.', 'norm.')]
-    for stage in range(len(arguments['depths'])):
-        ours, theirs = f'stages.{stage}.blocks.{{}}', f'features.{2 * stage + 1}.{{}}'
-        rules += [
-            (f'{ours}.attn.w_msa.', f'{theirs}.attn.'),
-            (f'{ours}.ffn.layers.0.0.', f'{theirs}.mlp.0.'),
-            (f'{ours}.ffn.layers.1.', f'{theirs}.mlp.3.'),
-            (f'{ours}.', f'{theirs}.'),
-            (f'stages.{stage}.downsample.', f'features.{2 * stage + 2}.'),
-        ]
+    rules = [
+        ('patch_embed.projection.', 'features.0.0.'),
+        ('patch_embed.norm.', 'features.0.2.'),
+        ('norm3.', 'norm.'),
+        ('stages.{}.blocks.{}.attn.w_msa.', 'features.{*2+1}.{}.attn.'),
+        ('stages.{}.blocks.{}.ffn.layers.0.0.', 'features.{*2+1}.{}.mlp.0.'),
+        ('stages.{}.blocks.{}.ffn.layers.1.', 'features.{*2+1}.{}.mlp.3.'),
+        ('stages.{}.blocks.{}.', 'features.{*2+1}.{}.'),
+        ('stages.{}.downsample.', 'features.{*2+2}.'),
+    ]
     backbone = {
         key: value.flatten() if key.endswith('relative_position_index') else value
         for key, value in _swin_backbone(facts, rules, keep_index=True).items()
@@ -383,11 +369,13 @@ def _swin_timm(facts: Facts) -> Target:
         ('stages.{}.blocks.{}.ffn.layers.0.0.', f'{block}.mlp.fc1.'),
         ('stages.{}.blocks.{}.ffn.layers.1.', f'{block}.mlp.fc2.'),
         ('stages.{}.blocks.{}.', f'{block}.'),
-        *((f'stages.{stage}.downsample.', f'layers.{stage + 1}.downsample.') for stage in range(4)),
+        ('stages.{}.downsample.', 'layers.{+1}.downsample.'),
     ]
     size, arguments = _swin_arguments(facts)
-    arguments = dict(img_size=size, **arguments)
-    return _timm(facts, _swin_backbone(facts, rules), 'head.fc', 'swin_tiny_patch4_window7_224', arguments, size)
+    target = _timm(
+        facts, _swin_backbone(facts, rules), 'head.fc', 'swin_tiny_patch4_window7_224', dict(img_size=size, **arguments)
+    )
+    return target._replace(size=size)
 
 
 def _swin_transformers(facts: Facts) -> Target:
@@ -423,7 +411,7 @@ def _pvt_timm(facts: Facts) -> Target:
     name = f'pvt_v2_{(number or "b1").lower()}'
     arguments = {} if number else dict(depths=list(depths))
     # timm adds 1e-5 in some of its norms, mmdet 1e-6.
-    return _timm(facts, pvt_to_timm(facts.network.backbone), 'head', name, arguments, tolerance=5e-3)
+    return _timm(facts, pvt_to_timm(facts.network.backbone), 'head', name, arguments)._replace(tolerance=5e-3)
 
 
 def _timm_itself(facts: Facts) -> Target:
@@ -439,7 +427,7 @@ def _timm_itself(facts: Facts) -> Target:
     if 'convnext' in name and 'timm_model.head.norm.weight' in facts.network.backbone:
         given['head_norm_first'] = True
         rules.insert(0, ('timm_model.head.norm.', 'norm_pre.'))
-    target = _timm(facts, {}, '', name, given, facts.size or 224)
+    target = _timm(facts, {}, '', name, given)._replace(size=facts.size or 224)
     try:
         classifier = target.build().pretrained_cfg['classifier']
     except ImportError:

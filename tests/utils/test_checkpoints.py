@@ -9,7 +9,6 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -130,17 +129,15 @@ def test_tar_file_is_refused_before_torch_sees_it(tmp_path, monkeypatch):
     assert not (tmp_path / 'marker').exists()
 
 
-@pytest.mark.parametrize('protocol', [2, 4])
 @pytest.mark.parametrize('old_format', [False, True])
-def test_harmful_checkpoint_is_named_and_not_executed(protocol, old_format, tmp_path):
+def test_harmful_checkpoint_of_a_newer_protocol_is_not_executed(old_format, tmp_path):
     torch.save(
         dict(state_dict=weights(), args=Harm(tmp_path / 'marker')),
         tmp_path / 'harmful.pth',
-        pickle_protocol=protocol,
+        pickle_protocol=4,
         _use_new_zipfile_serialization=not old_format,
     )
-    name = 'asks for (posix|nt).system' if protocol == 2 else 'asks for .*system|cannot be checked'
-    with pytest.raises(UserFileError, match=f'({name}).*would execute code'):
+    with pytest.raises(UserFileError, match=r'(asks for .*system|cannot be checked).*would execute code'):
         read_checkpoint(tmp_path / 'harmful.pth')
     assert not (tmp_path / 'marker').exists()
 
@@ -156,20 +153,12 @@ def test_the_command_in_the_message_converts_a_trusted_file(whole_model, tmp_pat
     message, command = str(error.value).split('\n')
     assert ('torch.nn.modules.linear.Linear' if whole_model else 'argparse.Namespace') in message
     assert command == convert_command(path)
-    python, *arguments = shlex.split(command)
-    assert python == 'python'
-    assert arguments[0] == '-c'
-    exec(arguments[1], {})
+    python, option, code = shlex.split(command)
+    assert (python, option) == ('python', '-c')
+    exec(code, {})
     assert path.read_bytes() == before
     converted = read_checkpoint(tmp_path / "it's a model_weights.pth")['state_dict']
     assert same(converted, dict(content.state_dict()) if whole_model else content['state_dict'])
-
-
-def test_numpy_numbers_are_weights_too_where_torch_has_an_allow_list(tmp_path):
-    if not hasattr(torch.serialization, 'add_safe_globals'):
-        pytest.skip('this torch has none')
-    torch.save(dict(best=np.float64(0.5)), tmp_path / 'numbers.pth')
-    assert read_checkpoint(tmp_path / 'numbers.pth') == dict(best=0.5)
 
 
 # ------------------------------------------------------------------------------------------------------------ checksums

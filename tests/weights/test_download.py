@@ -2,9 +2,7 @@
 
 import hashlib
 import http.server
-import os
 import threading
-import time
 from urllib.error import URLError
 
 import pytest
@@ -100,14 +98,7 @@ def test_half_a_download_or_another_file_is_not_kept(path, message, site, cache)
     assert list(cache.iterdir()) == []
 
 
-def test_a_download_is_the_file_and_removes_what_a_killed_one_left(site, cache, tmp_path):
+def test_a_download_is_the_file(site, cache):
     name = f'net-{hashlib.sha256(CONTENT).hexdigest()[:8]}.pth'
-    (tmp_path / 'mine').write_text('mine')
-    for kind, age in (('left', 7200), ('under_way', 10)):
-        (cache / f'.{name}.{kind}').write_bytes(b'half')
-        os.utime(cache / f'.{name}.{kind}', (time.time() - age,) * 2)
-    (cache / f'.{name}.link').symlink_to(tmp_path / 'mine')
-    os.utime(cache / f'.{name}.link', (0, 0), follow_symlinks=False)
     assert find_checkpoint(f'{site}/{name}').read_bytes() == CONTENT
-    assert sorted(path.name for path in cache.iterdir()) == [f'.{name}.under_way', name]
-    assert (tmp_path / 'mine').read_text() == 'mine'
+    assert [path.name for path in cache.iterdir()] == [name]

@@ -119,15 +119,14 @@ def test_what_was_converted_can_be_tested_with_the_shipped_rm_config(tmp_path):
     assert torch.equal(model.head.fc.weight, theirs.fc.weight)
 
 
-@pytest.mark.parametrize('old', [False, True], ids=['zip file', "torch's older format"])
-def test_the_releases_of_cutmix_are_read_and_exported(old, tmp_path):
+def test_the_releases_of_cutmix_are_read_and_exported(tmp_path):
     """CutMix-PyTorch's model_best.pth.tar: ``module.`` in all names, errors in percent, the optimizer."""
     theirs = shake(narrow_resnet())
     tensors = {f'module.{key}': value for key, value in theirs.state_dict().items()}
     optimizer = torch.optim.SGD(theirs.parameters(), 0.1, momentum=0.9, nesterov=True).state_dict()
     saved = dict(epoch=298, arch='resnet', state_dict=tensors, best_err1=21.4, best_err5=5.92, optimizer=optimizer)
     source = tmp_path / 'model_best.pth.tar'
-    torch.save(saved, source, _use_new_zipfile_serialization=not old)
+    torch.save(saved, source, _use_new_zipfile_serialization=False)  # they are of that time
     module = backbone('mmdet', **R18)
     load_backbone(module, source)
     expected = {key: value for key, value in theirs.state_dict().items() if not key.startswith('fc.')}
@@ -284,16 +283,6 @@ def test_no_file_is_replaced_unasked_and_the_source_never(trained, resnet, tmp_p
     assert 'conv1.weight' in tensors_of(out)
 
 
-def test_a_failure_while_writing_leaves_nothing(trained, tmp_path, monkeypatch):
-    def full(*args, **kwargs):
-        raise OSError(28, 'No space left on device')
-
-    monkeypatch.setattr(torch, 'save', full)
-    with pytest.raises(UserFileError, match=r'could not be written.*No space left'):
-        export_backbone(trained, tmp_path / 'new' / 'out.pth')
-    assert list((tmp_path / 'new').iterdir()) == []
-
-
 # ------------------------------------------------------------------------------------------------------ wrong sources
 @pytest.mark.parametrize(
     'export, change, message',
@@ -325,9 +314,6 @@ def test_a_backbone_under_a_prefix_is_exported_by_its_prefix_and_not_as_somethin
             export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix=prefix)
     export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix='model.backbone')
     assert_same(tensors_of(tmp_path / 'out.pth'), resnet.backbone.state_dict())
-    torch.save({'head.fc.weight': torch.ones(2, 2)}, tmp_path / 'head.pth')
-    with pytest.raises(UserFileError, match='no backbone'):
-        export_backbone(tmp_path / 'head.pth', tmp_path / 'out.pth', overwrite=True)
 
 
 def test_one_of_mocos_two_encoders_is_exported_by_its_prefix_as_in_the_file(resnet, tmp_path):

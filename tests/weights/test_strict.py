@@ -81,9 +81,9 @@ def test_every_layout_arrives_bit_for_bit(layout, resnet, tmp_path):
 
 
 def test_the_authors_release_and_safetensors_arrive(resnet, tmp_path):
-    assert_same(initialised(R18, release(resnet, tmp_path / 'release.pth')), bare(resnet))
     save_file(mmpretrain_names(resnet), tmp_path / 'weights.safetensors')
-    assert_same(initialised(R18, tmp_path / 'weights.safetensors'), bare(resnet))
+    for file in (release(resnet, tmp_path / 'release.pth'), tmp_path / 'weights.safetensors'):
+        assert_same(initialised(R18, file), bare(resnet))
 
 
 @pytest.mark.parametrize('scope', ['mmdet', 'mmseg', 'mmpretrain'])
@@ -127,15 +127,6 @@ def test_what_was_loaded_is_one_line_in_the_log(resnet, file, monkeypatch):
     assert len(lines) == 1 and '\n' not in lines[0]
     for part in ('backbone <- ', 'weights.pth', '120 tensors', '0.18 M values', 'sha256 '):
         assert part in lines[0]
-
-
-def test_hash_tells_weights_not_files(resnet, tmp_path):
-    other = dict(bare(resnet), **{'conv1.weight': resnet.conv1.weight + 1e-6})
-    hashes = []
-    for tensors in (LAYOUTS['mmengine checkpoint'](resnet), LAYOUTS['no BN counters'](resnet), other):
-        torch.save(tensors, tmp_path / 'x.pth')
-        hashes.append(load_backbone(backbone(**R18), tmp_path / 'x.pth').sha256)
-    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_half_precision_becomes_the_backbones_own(resnet, tmp_path):
