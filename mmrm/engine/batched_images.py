@@ -16,9 +16,14 @@ from ..models.data_preprocessor import RMDataPreprocessor
 from ..models.samples import SampleBatch
 
 
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The model itself, also inside DDP."""
+    return model.module if is_model_wrapper(model) else model
+
+
 def takes_batched_images(model: torch.nn.Module) -> bool:
     """Whether a model's preprocessor and head do without an object per image."""
-    classifier = model.module if is_model_wrapper(model) else model
+    classifier = unwrapped(model)
     head = getattr(classifier, 'head', None)
     return (
         isinstance(classifier, ImageClassifier)

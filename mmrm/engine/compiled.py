@@ -3,11 +3,11 @@
 from typing import Optional, Union
 
 import torch
-from mmengine.model import is_model_wrapper
 from mmpretrain.models import ImageClassifier
 
 from ..models.samples import as_batch
 from ..utils.errors import UserValueError
+from .batched_images import unwrapped
 
 
 def compile_losses(model: torch.nn.Module, options: Optional[Union[bool, dict]]) -> bool:
@@ -25,7 +25,7 @@ def compile_losses(model: torch.nn.Module, options: Optional[Union[bool, dict]])
     Returns:
         Whether it was compiled.
     """
-    classifier = model.module if is_model_wrapper(model) else model
+    classifier = unwrapped(model)
     if not isinstance(classifier, ImageClassifier) or not options:
         return False
     if type(classifier).loss is not ImageClassifier.loss:

@@ -35,11 +35,11 @@ def torchrun_options(processes: int) -> List[str]:
     """The options of torchrun, from ``MAX_RESTARTS``, ``NNODES``, ``NODE_RANK``, ``MASTER_ADDR`` and ``PORT``."""
     nodes = whole_number('NNODES', 1, 1, 65536)
     rank, port = whole_number('NODE_RANK', 0, 0, nodes - 1), whole_number('PORT', 29500, 1, 65535)
-    restarts = whole_number('MAX_RESTARTS', 0, 0, 1000)
-    options = [f'--nnodes={nodes}', f'--nproc_per_node={processes}', f'--max_restarts={restarts}']
+    restarts = f'--max_restarts={whole_number("MAX_RESTARTS", 0, 0, 1000)}'
+    options = [f'--nnodes={nodes}', f'--nproc_per_node={processes}', restarts]
+    # A store of its own for each start: in the launcher's, a restart would find the addresses of the first start.
+    os.environ['TORCH_DISABLE_SHARE_RDZV_TCP_STORE'] = '1'
     if nodes == 1:
-        # A store of its own for each start: in the launcher's, a restart would find the addresses of the first start.
-        os.environ['TORCH_DISABLE_SHARE_RDZV_TCP_STORE'] = '1'
         for name in ('GLOO_SOCKET_IFNAME', 'NCCL_SOCKET_IFNAME'):  # not reachable from other machines
             os.environ.setdefault(name, 'lo' if sys.platform.startswith('linux') else 'lo0')
         return [*options, '--standalone', '--local_addr=127.0.0.1']
@@ -47,15 +47,19 @@ def torchrun_options(processes: int) -> List[str]:
     if not address:
         raise UserValueError(f'NNODES={nodes} needs MASTER_ADDR, the address of the first node.')
     try:
-        socket.getaddrinfo(address, port)
+        family, kind, *_, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as route:
+            route.connect(target)  # sends nothing
+            own = route.getsockname()[0]
         if rank == 0:
-            with socket.create_server(('', port), reuse_port=False):  # SO_REUSEADDR: a port just left is free
-                pass
+            socket.create_server(('', port), reuse_port=False).close()  # SO_REUSEADDR: a port just left is free
     except OSError as error:
         raise UserValueError(
             f'MASTER_ADDR={address} PORT={port} cannot be used: {error.strerror}. All nodes need the same two.'
         ) from error
-    return [*options, f'--node_rank={rank}', f'--master_addr={address}', f'--master_port={port}']
+    # Node 0 holds the meeting point. Nodes give each other the address that leads there, not a name.
+    meeting = ['--rdzv_backend=c10d', f'--rdzv_endpoint={address}:{port}', '--rdzv_id=mmrm', f'--local_addr={own}']
+    return [*options, *meeting, f'--rdzv_conf=is_host={int(rank == 0)},read_timeout=900,join_timeout=900']
 
 
 # --------------------------------------------------------------------------------------------------------- the launcher

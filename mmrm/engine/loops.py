@@ -6,22 +6,22 @@ gradient, the gradient so far; under ``random_state`` each process's random stat
 first, and a run resumes as it always did.
 """
 
-import contextlib
 import copy
+from types import SimpleNamespace
 from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
-from mmengine.dist import all_gather_object, broadcast, get_rank, get_world_size
-from mmengine.model import is_model_wrapper
+from mmengine.dist import all_gather_object, broadcast_object_list, get_rank, get_world_size
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, IterBasedTrainLoop
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from ..models.data_preprocessor import history_state, load_history_state, reset_history
 from ..utils.errors import UserValueError
 from ..utils.random_state import get_random_state, seeded, set_random_state
 from . import signals
-from .batched_images import takes_batched_images
+from .batched_images import takes_batched_images, unwrapped
 from .samplers import make_resumable
 
 RANDOM_KEY = 'random_state'
@@ -189,15 +189,24 @@ class ResumableLoop:
             self._warm_up = False
         super().run_iter(*args)
 
-    def _validation_is_open(self) -> bool:
-        """Whether no validation came after the last iteration, as far as the checkpoint knows."""
-        return self._validated is not None and self._validated < self._iter
-
     def _make_up_for_validation(self, epoch: int) -> None:
         """Validate if it was due when the run was stopped, with what mmengine's message hub said then."""
+        if self._validated is None or self._validated >= self._iter:  # as far as the checkpoint knows
+            return
         self.runner.message_hub.update_info('epoch', epoch)
         self.runner.message_hub.update_info('iter', self._iter - 1)
         self._validate_if_due()
+
+    def _validate_if_due(self) -> None:
+        self._decide_current_val_interval()
+        done, last = self._progress()
+        due = done >= self.val_begin and (done % self.val_interval == 0 or done == last)
+        if due and self.runner.val_loop is not None:
+            self._validate()
+
+    def _progress(self) -> Tuple[int, int]:
+        """How many epochs or iterations are done, and how many there are."""
+        raise NotImplementedError
 
     def _validate(self) -> None:
         """Validate, from the random states of training, which it leaves as they are."""
@@ -205,16 +214,14 @@ class ResumableLoop:
             self._random_state = get_random_state()
         set_random_state(self._random_state)
         before, self._validated = self._validated, self._iter
-        kept = tensors_of(self.runner) if signals.is_deferred() else []
+        kept = copies(self.runner) if signals.is_deferred() else []
         cut_off = None
         try:
             self.runner.val_loop.run()
         except ValidationCutOff as error:
             cut_off = error
         if cut_off is not None:
-            with torch.no_grad():
-                for tensor, value in kept:  # such as weights whose place the moving average's had taken
-                    tensor.copy_(value)
+            put_back(kept)  # such as weights whose place the moving average's had taken
             self._validated = self._iter - 1 if before is None else before
             cut_off.end()
 
@@ -230,7 +237,7 @@ class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
         """Train, and validate when it is due. A validation that the checkpoint does not know of is made up for."""
         self.runner.call_hook('before_train')
         self._restore_buffers()
-        if self._place[1] == 0 and self._validation_is_open():
+        if self._place[1] == 0:
             self._make_up_for_validation(epoch=self._epoch - 1)
         while self._epoch < self._max_epochs and not self.stop_training:
             self.run_epoch()
@@ -267,14 +274,8 @@ class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
             meta['iter'] = meta['epoch'] * len(self.dataloader)
         return meta['epoch'], 0
 
-    def _validate_if_due(self) -> None:
-        self._decide_current_val_interval()
-        if (
-            self.runner.val_loop is not None
-            and self._epoch >= self.val_begin
-            and (self._epoch % self.val_interval == 0 or self._epoch == self._max_epochs)
-        ):
-            self._validate()
+    def _progress(self) -> Tuple[int, int]:
+        return self._epoch, self._max_epochs
 
 
 class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
@@ -286,8 +287,8 @@ class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
     def __init__(self, runner, dataloader, *args, **kwargs):
         BaseLoop.__init__(self, runner, dataloader)
         loader = self.dataloader
-        # mmengine starts to load here, before it is known from where on.
-        super().__init__(runner, NoBatches(loader), *args, **kwargs)
+        # mmengine would start to load here, before it is known from where on.
+        super().__init__(runner, DataLoader(loader.dataset, batch_sampler=[]), *args, **kwargs)
         self.dataloader = loader
         self.dataloader_iterator = None
         self._init_resumable()
@@ -298,8 +299,7 @@ class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
         self.runner.call_hook('before_train_epoch')
         self._restore_buffers()
         self.dataloader_iterator = self._endless()
-        if self._validation_is_open():
-            self._make_up_for_validation(epoch=self._epoch)
+        self._make_up_for_validation(epoch=self._epoch)
         self._restore()
         while self._iter < self._max_iters and not self.stop_training:
             self.runner.model.train()
@@ -329,16 +329,13 @@ class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
         endless = hasattr(sampler, '_infinite_indices')
         return (0, meta['iter']) if endless else divmod(meta['iter'], len(self.dataloader))
 
-    def _validate_if_due(self) -> None:
-        self._decide_current_val_interval()
-        if (
-            self.runner.val_loop is not None
-            and self._iter >= self.val_begin
-            and (self._iter % self.val_interval == 0 or self._iter == self._max_iters)
-        ):
-            self._validate()
-            set_random_state(self._random_state)
-            self._random_state = None
+    def _progress(self) -> Tuple[int, int]:
+        return self._iter, self._max_iters
+
+    def _validate(self) -> None:
+        super()._validate()
+        set_random_state(self._random_state)
+        self._random_state = None
 
 
 class ValidationCutOff(Exception):
@@ -353,16 +350,6 @@ class ValidationCutOff(Exception):
         self.end = end
 
 
-class NoBatches:
-    """Stands for a loader that must not begin to load."""
-
-    def __init__(self, loader):
-        self.dataset = loader.dataset
-
-    def __iter__(self):
-        return iter(())
-
-
 def order_buckets(runner, data_batch) -> None:
     """Let DDP order its buckets by one forward and backward pass that leaves everything as it was.
 
@@ -374,45 +361,26 @@ def order_buckets(runner, data_batch) -> None:
     if not isinstance(wrapper, OptimWrapper):
         return
     random_state, history = get_random_state(), history_state(model)
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    kept, gradients = copies(runner), [(parameter, parameter.grad) for parameter in model.parameters()]
     reset_history(model)  # nothing was mixed in the first iteration of the run
     for parameter, _ in gradients:
         parameter.grad = None
     model.train()
-    model.train_step(copy.deepcopy(data_batch), BackwardOnly(wrapper))
+    wrapper.should_sync = lambda: True  # also where a gradient would be accumulated
+    backward = SimpleNamespace(optim_context=wrapper.optim_context, update_params=lambda loss: loss.backward())
+    model.train_step(copy.deepcopy(data_batch), backward)
+    del wrapper.should_sync
     for parameter, gradient in gradients:
         parameter.grad = gradient
-    with torch.no_grad():
-        for buffer, before in kept:
-            buffer.copy_(before)
+    put_back(kept)
     load_history_state(model, history)
     set_random_state(random_state)
-
-
-class BackwardOnly:
-    """An ``OptimWrapper`` that goes backward and updates nothing."""
-
-    def __init__(self, wrapper: OptimWrapper):
-        self._wrapper = wrapper
-
-    @contextlib.contextmanager
-    def optim_context(self, model):
-        self._wrapper.should_sync = lambda: True  # also where a gradient would be accumulated
-        try:
-            with self._wrapper.optim_context(model):
-                yield
-        finally:
-            del self._wrapper.should_sync
-
-    def update_params(self, loss: torch.Tensor, *args, **kwargs) -> None:
-        loss.backward()
 
 
 # ------------------------------------------------------------------------------------------------------------- tensors
 def parameters(model: torch.nn.Module):
     """Names and parameters of a model, without those names that a wrapper such as DDP gives."""
-    return (model.module if is_model_wrapper(model) else model).named_parameters()
+    return unwrapped(model).named_parameters()
 
 
 def modules(runner) -> Iterator[Tuple[int, torch.nn.Module]]:
@@ -430,13 +398,17 @@ def buffers(runner):
             yield f'{number}.{name}', buffer
 
 
-def tensors_of(runner) -> List[Tuple[torch.Tensor, torch.Tensor]]:
+def copies(runner) -> List[Tuple[torch.Tensor, torch.Tensor]]:
     """Weights and buffers of the model and its moving averages, each with a copy."""
-    return [
-        (tensor, tensor.detach().clone())
-        for _, module in modules(runner)
-        for tensor in (*module.parameters(), *module.buffers())
-    ]
+    found = (tensor for _, module in modules(runner) for tensor in (*module.parameters(), *module.buffers()))
+    return [(tensor, tensor.detach().clone()) for tensor in found]
+
+
+@torch.no_grad()
+def put_back(kept: List[Tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Give tensors the values of their :func:`copies`."""
+    for tensor, value in kept:
+        tensor.copy_(value)
 
 
 def accumulating(optim_wrapper) -> bool:
@@ -459,19 +431,11 @@ def gather_tensors(tensors: Dict[str, torch.Tensor]) -> Optional[List[Dict[str, 
 
     One tensor travels at a time, so that no device needs room for more than one.
     """
-    outlines = all_gather_object(
-        {name: (tensor.shape, tensor.stride(), tensor.dtype) for name, tensor in tensors.items()}
-    )
-    gathered: List[Dict[str, torch.Tensor]] = []
-    for rank, outline in enumerate(outlines):
-        gathered.append({})
-        for name, (shape, stride, dtype) in outline.items():
-            if len(outlines) == 1:
-                gathered[rank][name] = tensors[name].cpu()
-                continue
-            own = rank == get_rank()
-            sent = tensors[name].contiguous() if own else torch.empty(shape, dtype=dtype)
-            broadcast(sent, rank)
-            if get_rank() == 0:  # in the layout that it had, by which some kernels round
-                gathered[rank][name] = torch.empty_strided(shape, stride, dtype=dtype).copy_(sent)
+    names = all_gather_object(list(tensors))
+    gathered: List[Dict[str, torch.Tensor]] = [{} for _ in names]
+    for rank, owned in enumerate(names):
+        for name in owned:  # in the layout that it has, by which some kernels round
+            sent = [tensors[name].detach().cpu().clone() if rank == get_rank() else None]
+            broadcast_object_list(sent, rank)
+            gathered[rank].update({name: sent[0]} if get_rank() == 0 else {})
     return gathered if get_rank() == 0 else None

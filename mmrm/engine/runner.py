@@ -5,25 +5,17 @@ Nothing here changes a config: what a run dumps into its work dir also runs unde
 
 import datetime
 import os
+import shlex
 import subprocess
 from pathlib import Path
-from typing import Optional, Union
+from typing import List, Optional, Union
 
 import torch
 from mmengine.device import get_device
-from mmengine.dist import (
-    all_gather_object,
-    all_reduce,
-    barrier,
-    broadcast_object_list,
-    is_distributed,
-    is_main_process,
-    master_only,
-)
+from mmengine.dist import all_gather_object, is_distributed, is_main_process, master_only
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import CheckpointHook
 from mmengine.model import revert_sync_batchnorm
-from mmengine.registry import MODEL_WRAPPERS
 from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 from torch.utils.data import DataLoader
@@ -49,16 +41,12 @@ EXACT_LOOPS = dict(EpochBasedTrainLoop=ResumableEpochLoop, IterBasedTrainLoop=Re
 TIMEOUT = 3 * 3600
 
 
-def _ends(schedulers) -> list:
-    """Each schedule with the step at which it ends, which a checkpoint restores."""
-    found = schedulers if isinstance(schedulers, list) else []  # a dict where there are several optimizers
-    return [f'{type(each).__name__} to {each.end}' for each in found]
-
-
-def _first_rate(optim_wrapper) -> Optional[float]:
-    """The initial learning rate of the first group; None where there are several optimizers."""
-    groups = getattr(optim_wrapper, 'param_groups', None)
-    return groups[0].get('initial_lr', groups[0]['lr']) if isinstance(groups, list) and groups else None
+def _plan(runner) -> List[str]:
+    """The initial learning rate and the end of each schedule, which a checkpoint restores."""
+    groups = getattr(runner.optim_wrapper, 'param_groups', None)
+    rates = [groups[0].get('initial_lr', groups[0]['lr'])] if isinstance(groups, list) and groups else []
+    schedulers = runner.param_schedulers if isinstance(runner.param_schedulers, list) else []  # a dict: for several
+    return [*(f'lr {rate:g}' for rate in rates), *(f'{type(each).__name__} to {each.end}' for each in schedulers)]
 
 
 class Runner(MMEngineRunner):
@@ -99,7 +87,9 @@ class Runner(MMEngineRunner):
             if any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()):
                 self.logger.warning('SyncBN has no CPU implementation: each process normalises its own samples (BN).')
                 model = revert_sync_batchnorm(model)
-            model_wrapper_cfg = cpu_wrapper(model_wrapper_cfg, self.cfg.get('find_unused_parameters', False))
+            unused = self.cfg.get('find_unused_parameters', False)  # else as mmengine does without a config
+            model_wrapper_cfg = model_wrapper_cfg or dict(broadcast_buffers=False, find_unused_parameters=unused)
+            model_wrapper_cfg = dict(dict(type='MMDistributedDataParallel'), **dict(model_wrapper_cfg, device_ids=None))
         return super().wrap_model(model_wrapper_cfg, model)
 
     def register_default_hooks(self, hooks: Optional[dict] = None) -> None:
@@ -134,18 +124,11 @@ class Runner(MMEngineRunner):
 
     def build_evaluator(self, evaluator) -> Evaluator:
         evaluator = super().build_evaluator(evaluator)
-        # By default the processes put their results together in .dist_test of the current folder, and leave it.
-        metrics = [
-            metric
-            for metric in (evaluator.metrics if self.distributed else [])
-            if getattr(metric, 'collect_device', None) == 'cpu' and getattr(metric, 'collect_dir', '') is None
-        ]
-        folder = shared_folder(self.log_dir) if metrics else None
-        for number, metric in enumerate(metrics):
-            if folder is None:
-                metric.collect_device = 'gpu'  # mmengine's name for: by an exchange, on whichever device there is
-            else:
-                metric.collect_dir = os.path.join(folder, f'.results-{number}')
+        for metric in evaluator.metrics if self.distributed else ():
+            if getattr(metric, 'collect_device', None) == 'cpu' and getattr(metric, 'collect_dir', '') is None:
+                # Through files in .dist_test of the current folder, which they leave. 'gpu' is mmengine's name for: by
+                # an exchange, on whichever device there is.
+                metric.collect_device = 'gpu'
         return evaluator
 
     def build_train_loop(self, loop):
@@ -155,19 +138,13 @@ class Runner(MMEngineRunner):
         return super().build_train_loop(loop)
 
     def resume(self, filename: str, *args, **kwargs) -> None:
-        planned, rate = _ends(self.param_schedulers), _first_rate(self.optim_wrapper)
+        planned = _plan(self)
         super().resume(filename, *args, **kwargs)
-        kept = _ends(self.param_schedulers)
-        if kept != planned:
+        if _plan(self) != planned:
             self.logger.warning(
-                f'The schedule of the checkpoint is kept, not the one of this config ({", ".join(kept)} instead of '
-                f'{", ".join(planned)}): the learning rate does not follow a new length, number of processes or batch '
-                'size. Another schedule needs a new run: --cfg-options load_from=CHECKPOINT'
-            )
-        if (self.auto_scale_lr or {}).get('enable') and _first_rate(self.optim_wrapper) != rate:
-            self.logger.warning(
-                f'--auto-scale-lr has no effect on a run that resumes: the learning rate stays that of the checkpoint, '
-                f'{_first_rate(self.optim_wrapper):g}, not {rate:g}.'
+                f'The schedule of the checkpoint is kept, not the one of this config ({", ".join(_plan(self))} instead '
+                f'of {", ".join(planned)}): the learning rate does not follow --auto-scale-lr or a new length, number '
+                'of processes or batch size. Another schedule needs a new run: --cfg-options load_from=CHECKPOINT'
             )
         if isinstance(self.train_loop, EpochBasedTrainLoop) and not isinstance(self.train_loop, ResumableLoop):
             check_epoch_is_complete(filename, self.epoch, self.iter, self.message_hub.runtime_info)
@@ -240,23 +217,6 @@ class TestRunner(Runner):
         self.cfg.dump(Path(self.log_dir) / Path(self.cfg.filename or 'config.py').name)
 
 
-def shared_folder(folder: str) -> Optional[str]:
-    """The first process's ``folder`` if all processes see it; None on nodes without a file system in common."""
-    first = [os.path.abspath(folder)]
-    broadcast_object_list(first)
-    token = os.path.join(first[0], '.shared')
-    if is_main_process():
-        os.makedirs(first[0], exist_ok=True)
-        with open(token, 'w'):
-            pass
-    barrier()
-    seen = torch.tensor(int(os.path.exists(token)))
-    all_reduce(seen, 'min')
-    if is_main_process():
-        os.remove(token)
-    return first[0] if int(seen) else None
-
-
 def exact_loop(train_cfg) -> Optional[type]:
     """The loop of :mod:`mmrm.engine.loops` that takes the place of the one in a config; None for any other loop."""
     if not isinstance(train_cfg, dict) or ('type' in train_cfg) == ('by_epoch' in train_cfg):
@@ -289,18 +249,6 @@ def check_epoch_is_complete(path: Union[str, Path], epoch: int, iteration: int, 
         )
 
 
-def cpu_wrapper(model_wrapper_cfg: Optional[dict], find_unused_parameters: bool = False) -> dict:
-    """The config of the DDP wrapper for the CPU: the given one (or mmengine's default) without a device."""
-    if model_wrapper_cfg is None:
-        model_wrapper_cfg = dict(broadcast_buffers=False, find_unused_parameters=find_unused_parameters)
-    wrapper = dict(model_wrapper_cfg)
-    wrapper.setdefault('type', 'MMDistributedDataParallel')
-    cls = MODEL_WRAPPERS.get(wrapper['type']) if isinstance(wrapper['type'], str) else wrapper['type']
-    if cls is not None and issubclass(cls, torch.nn.parallel.DistributedDataParallel):
-        wrapper['device_ids'] = None
-    return wrapper
-
-
 def start_gloo(launcher: str, timeout: float) -> None:
     """Start the gloo process group; mmengine's own start would choose a CUDA device.
 
@@ -311,18 +259,10 @@ def start_gloo(launcher: str, timeout: float) -> None:
     for name, source in RANK_VARIABLES[launcher].items():
         os.environ[name] = os.environ.get(source, '0')
     os.environ.setdefault('MASTER_PORT', '29500')
-    if 'MASTER_ADDR' not in os.environ:
-        os.environ['MASTER_ADDR'] = first_slurm_host() if launcher == 'slurm' else ''
-    if not os.environ['MASTER_ADDR']:
+    if launcher == 'slurm' and 'MASTER_ADDR' not in os.environ:
+        nodes = shlex.quote(os.environ.get('SLURM_NODELIST', ''))
+        hosts = subprocess.getoutput(f'scontrol show hostnames {nodes} 2> /dev/null')
+        os.environ['MASTER_ADDR'] = hosts.partition('\n')[0]
+    if not os.environ.get('MASTER_ADDR'):
         raise UserValueError(f'MASTER_ADDR is not set: --launcher {launcher} needs the address of the first node.')
     torch.distributed.init_process_group('gloo', timeout=datetime.timedelta(seconds=timeout))
-
-
-def first_slurm_host() -> str:
-    """The first host of the Slurm job, '' if unknown."""
-    nodes = os.environ.get('SLURM_NODELIST', '')
-    try:
-        shown = subprocess.run(['scontrol', 'show', 'hostnames', nodes], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ''
-    return shown.stdout.split()[0] if shown.stdout.split() else ''

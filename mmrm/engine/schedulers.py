@@ -51,10 +51,8 @@ class _WarmupLR(_ParamScheduler):
         warmup: int = 5,
         start_factor: Optional[float] = None,
         begin: int = 0,
-        end: int = INFINITE,
-        last_step: int = -1,
         by_epoch: bool = True,
-        verbose: bool = False,
+        **kwargs,
     ):
         name = type(self).__name__
         if not by_epoch or begin != 0:
@@ -67,7 +65,7 @@ class _WarmupLR(_ParamScheduler):
         check_numbers(name, 0, 1, start_factor=start_factor)
         self.warmup = warmup
         self.start_factor = start_factor
-        super().__init__(optimizer, 'lr', begin=begin, end=end, last_step=last_step, by_epoch=by_epoch, verbose=verbose)
+        super().__init__(optimizer, 'lr', **kwargs)
 
     def factor(self, epoch: int) -> float:
         """Factor of ``epoch``, counted from 1, after the warm-up."""
@@ -98,8 +96,9 @@ class RMCosineLR(_WarmupLR):
         self, optimizer, *args, min_factor: float = 0.0, epochs: Optional[int] = None, end: int = INFINITE, **kwargs
     ):
         epochs = end if epochs is None else epochs
-        if isinstance(epochs, bool) or not isinstance(epochs, int) or not 0 < epochs < INFINITE:
-            raise UserValueError(f'RMCosineLR: epochs={epochs!r} must be the number of epochs, or `end` must be given.')
+        if epochs == INFINITE:
+            raise UserValueError('RMCosineLR: epochs, the number of epochs, or `end` must be given.')
+        check_numbers('RMCosineLR', 1, integer=True, epochs=epochs)
         check_numbers('RMCosineLR', 0, 1, min_factor=min_factor)
         self.epochs = epochs
         self.min_factor = min_factor

@@ -18,23 +18,28 @@ from mmrm.utils.errors import UserFileError
 from mmrm.weights.runs import weights_of_run
 
 
-class Better(BaseMetric):
-    """A metric that is better every time: epochs have the scores 1, 2, 3 ..."""
+class Scores(BaseMetric):
+    """Metrics with a given score in each epoch."""
+
+    def __init__(self, names, scores):
+        super().__init__()
+        self.names, self.scores = names, scores
 
     def process(self, data_batch, data_samples):
         self.results.append(1)
 
     def compute_metrics(self, results):
-        return dict(score=MessageHub.get_current_instance().get_info('epoch') + 1)
+        epoch = MessageHub.get_current_instance().get_info('epoch')
+        return {name: self.scores[epoch] + place for place, name in enumerate(self.names)}
 
 
-def train(work, epochs=2, best='score', every=1, **kwargs):
+def train(work, epochs=2, best='score', every=1, scores=(1, 2, 3), **kwargs):
     runner(
         work,
         every=every,
         by_epoch=True,
         loop=dict(by_epoch=True, max_epochs=epochs),
-        evaluator=[Better()],
+        evaluator=[Scores([best] if isinstance(best, str) else best, scores)],
         checkpoint=dict(save_best=best, rule='greater'),
         **kwargs,
     ).train()
@@ -64,58 +69,34 @@ def kill_after(monkeypatch, name):
     monkeypatch.setattr(Runner, 'save_checkpoint', save_and_die)
 
 
-@pytest.fixture(scope='module')
-def with_two_best(tmp_path_factory):
-    """What a run leaves that was killed between its second best checkpoint and the removal of the first."""
-    work = tmp_path_factory.mktemp('killed') / 'work'
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, 'best_score_epoch_2.pth')
-        train(work)
-    assert names(work, 'best*') == ['best_score_epoch_1.pth', 'best_score_epoch_2.pth']
-    return work
-
-
 # ---------------------------------------------------------------------------------------------------------------- best
-@pytest.mark.parametrize('known', [1, 2])
-def test_two_best_checkpoints_that_a_kill_left_become_one_with_its_score(known, with_two_best, tmp_path, monkeypatch):
-    work = tmp_path / 'work'
-    if known == 1:
-        shutil.copytree(with_two_best, work)
-    else:
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(os, 'remove', lambda path: (_ for _ in ()).throw(Killed()))
-            train(work)
-    assert len(names(work, 'best*')) == 2 and weights_of_run(work).name == 'best_score_epoch_2.pth'
-    assert runtime_info(work / 'epoch_2.pth')['best_score'] == known
-    # The next start puts it right, also if no epoch is better any more.
-    monkeypatch.setattr(Better, 'compute_metrics', lambda self, results: dict(score=1.5))
-    train(work, 3, resume=True)
-    assert names(work, 'best*') == ['best_score_epoch_2.pth']
-    info = runtime_info(work / 'epoch_3.pth')
-    assert info['best_score'] == 2 and info['best_ckpt'] == str(work / 'best_score_epoch_2.pth')
-
-
-def test_a_best_one_that_cannot_be_read_removes_no_other(with_two_best, tmp_path, monkeypatch):
-    shutil.copytree(with_two_best, tmp_path / 'work')
-    (tmp_path / 'work/best_score_epoch_2.pth').write_bytes(b'damaged')
-    monkeypatch.setattr(Better, 'compute_metrics', lambda self, results: dict(score=0))
-    train(tmp_path / 'work', 3, resume=True)
-    assert names(tmp_path / 'work', 'best*') == ['best_score_epoch_1.pth', 'best_score_epoch_2.pth']
-
-
-def test_several_metrics_keep_one_best_each(tmp_path, monkeypatch):
-    scores = list(range(4))
-    monkeypatch.setattr(
-        Better, 'compute_metrics', lambda self, results: {name: scores.pop(0) if scores else 0 for name in 'ab'}
-    )
+@pytest.mark.parametrize('best', ['score', ['a', 'b']])
+def test_a_kill_between_the_best_checkpoints_and_the_last_one_leaves_one_of_each_at_the_next_start(
+    best, tmp_path, monkeypatch
+):
+    """The validation that made the new ones comes again, since the checkpoint that is resumed from does not know it."""
+    metrics = [best] if isinstance(best, str) else best
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, 'best_b_epoch_2.pth')
-        train(tmp_path, best=['a', 'b'])
-    assert len(names(tmp_path, 'best*')) == 4
-    train(tmp_path, 3, best=['a', 'b'], resume=True)
-    assert names(tmp_path, 'best*') == ['best_a_epoch_2.pth', 'best_b_epoch_2.pth']
+        kill_after(patch, f'best_{metrics[-1]}_epoch_2.pth')
+        train(tmp_path, best=best)
+    assert len(names(tmp_path, 'best*')) == 2 * len(metrics)
+    train(tmp_path, 3, best=best, scores=(1, 2, 0), resume=True)
+    assert names(tmp_path, 'best*') == [f'best_{metric}_epoch_2.pth' for metric in metrics]
     info = runtime_info(tmp_path / 'epoch_3.pth')
-    assert (info['best_score_a'], info['best_score_b']) == (2, 3)
+    endings = [''] if isinstance(best, str) else ['_a', '_b']
+    assert [info[f'best_score{ending}'] for ending in endings] == [2, 3][: len(metrics)]
+    assert info[f'best_ckpt{endings[-1]}'] == str(tmp_path / f'best_{metrics[-1]}_epoch_2.pth')
+
+
+def test_a_best_checkpoint_that_a_kill_left_beside_a_better_one_is_moved_aside(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(os, 'remove', lambda path: (_ for _ in ()).throw(Killed()))
+        train(tmp_path)
+    assert len(names(tmp_path, 'best*')) == 2 and runtime_info(tmp_path / 'epoch_2.pth')['best_score'] == 2
+    assert weights_of_run(tmp_path).name == 'best_score_epoch_2.pth'
+    train(tmp_path, 3, scores=(1, 2, 0), resume=True)
+    assert names(tmp_path, 'best*') == ['best_score_epoch_2.pth']
+    assert names(tmp_path, 'replaced-*/*') == ['best_score_epoch_1.pth']
 
 
 # ---------------------------------------------------------------------------------------------------------------- later

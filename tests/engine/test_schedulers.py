@@ -105,23 +105,6 @@ def test_every_shipped_schedule_has_a_tested_curve():
     assert {path.stem for path in SCHEDULES.glob('*.py')} == set(CURVES)
 
 
-@pytest.mark.parametrize(
-    'schedule, epoch, rate',
-    [
-        ('cifar_200e', 1, 0.0166667),
-        ('cifar_200e', 5, 0.0833333),
-        ('cifar_200e', 6, 0.0998459),
-        ('cifar_200e', 101, 0.05),
-        ('cifar_300e', 150, 0.25),
-        ('cifar_300e', 151, 0.025),
-        ('cifar_300e', 226, 0.0025),
-        ('imagenet_300e', 151, 0.1),
-    ],
-)
-def test_numbers_computed_by_hand(schedule, epoch, rate):
-    assert CURVES[schedule][epoch - 1] == pytest.approx(rate, rel=1e-5)
-
-
 def test_a_resumed_run_goes_on_with_the_same_curve(tmp_path):
     cfg = Config.fromfile(SCHEDULES / 'cifar_200e.py')
     cfg.train_cfg.max_epochs = 12

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from mmrm.engine import signals
+from mmrm.engine.runner import Runner
 
 
 class Numbers(Dataset):
@@ -48,20 +49,31 @@ def test_a_signal_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_second_interrupt_ends_the_process():
-    code = """
-import os, signal, time
-from mmrm.engine import signals
-signal.signal(signal.SIGINT, signal.default_int_handler)
-with signals.caught(), signals.deferred():
-    os.kill(os.getpid(), signal.SIGINT)
-    print('noted', signals.received(), flush=True)
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(10)
-"""
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGINT and done.stdout == 'noted 2\n'
-    assert 'interrupted twice' in done.stderr and 'Traceback' not in done.stderr
+def forked(function, path) -> tuple:
+    """The exit code of a copy of this process that calls a function, and what it printed."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for descriptor in (1, 2):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+            code = function()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), path.read_text()
+
+
+def test_a_second_interrupt_ends_the_process(tmp_path):
+    def interrupted():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with signals.caught(), signals.deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signals.received() == signal.SIGINT
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+
+    code, text = forked(interrupted, tmp_path / 'log')
+    assert code == -signal.SIGINT and 'interrupted twice' in text
 
 
 def test_workers_outlive_the_signals_that_go_to_all_processes():
@@ -78,9 +90,10 @@ def test_workers_outlive_the_signals_that_go_to_all_processes():
 
 
 WORKERS = """
+import sys
 from torch.utils.data import DataLoader
-
-from mmrm.engine.signals import IgnoreSignals
+sys.path.append({folder!r})
+from signals import IgnoreSignals
 
 loader = DataLoader(list(range(8)), num_workers=2, persistent_workers=True, worker_init_fn=IgnoreSignals())
 print(len(list(loader)), flush=True)
@@ -88,34 +101,20 @@ print(len(list(loader)), flush=True)
 
 
 def test_workers_that_stay_do_not_keep_a_process_from_its_end():
-    run = subprocess.run([sys.executable, '-c', WORKERS], capture_output=True, text=True, timeout=60)
+    code = WORKERS.format(folder=os.path.dirname(signals.__file__))
+    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout) == (0, '8\n'), run.stderr
 
 
-HIT_AT_THE_START = """
-import os, signal
-import mmrm
-from mmengine.registry import DATASETS
-from torch.utils.data import Dataset
-from mmrm.engine.runner import Runner
-
-@DATASETS.register_module()
-class Numbers(Dataset):
-    def __len__(self):
-        return 8
-    def __getitem__(self, index):
-        return index
-
-loader = Runner.build_dataloader(dict(
-    dataset=dict(type='Numbers'), batch_size=2, num_workers=2, sampler=dict(type='DefaultSampler', shuffle=False),
-    collate_fn=dict(type='default_collate')))
-os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
-print(sum(len(batch) for batch in loader))
-"""
-
-
 @pytest.mark.skipif(not hasattr(signal, 'pthread_sigmask'), reason='signals cannot be held here')
-def test_a_signal_that_meets_a_worker_at_its_start_does_not_end_it():
+def test_a_signal_that_meets_a_worker_at_its_start_does_not_end_it(tmp_path):
     """Schedulers send SIGTERM to all processes at once, also to one that was started a moment ago."""
-    run = subprocess.run([sys.executable, '-c', HIT_AT_THE_START], capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0 and run.stdout.endswith('8\n'), run.stderr
+    sampler = dict(type='DefaultSampler', shuffle=False)
+    loader = Runner.build_dataloader(dict(dataset=Numbers(), batch_size=500, num_workers=2, sampler=sampler))
+
+    def read():
+        os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        return len(list(loader))
+
+    code, text = forked(read, tmp_path / 'log')
+    assert code == 2, text

@@ -8,16 +8,18 @@ import torch
 from launching import TOOLS, alive, children, clean_environment, losses, start, wait_for
 from tiny_run import write_run
 
+from mmrm.cli import train as command
 from mmrm.utils.checkpoints import read_checkpoint
 
 STOPPED = 75  # saved, and can be resumed
-DEFAULT = [('SIGTERM', 'launcher', 0), ('SIGKILL', 'rank', 3), ('SIGKILL', 'launcher', 0)]
 CELLS = [
-    pytest.param(name, target, restarts, marks=() if (name, target, restarts) in DEFAULT else pytest.mark.slow)
+    pytest.param(name, target, restarts, 2, marks=pytest.mark.slow)
     for name in ('SIGTERM', 'SIGUSR1', 'SIGINT', 'SIGKILL')
     for target in ('launcher', 'rank', 'all')
     for restarts in (0, 3)
 ]
+# With one process, what comes before and after the launcher can be done here, where everything is imported.
+QUICK = [('SIGTERM', 'launcher', 0, 1), ('SIGKILL', 'rank', 3, 1)]
 
 
 def expected_code(name: str, target: str, restarts: int) -> int:
@@ -31,12 +33,27 @@ def expected_code(name: str, target: str, restarts: int) -> int:
 
 @pytest.fixture(scope='module')
 def unbroken(tmp_path_factory):
-    """The config of a run of three epochs of 16 iterations, and its last checkpoint."""
+    """The config of a run of three epochs of 16 iterations, and its end, for a number of processes."""
     folder = tmp_path_factory.mktemp('unbroken')
-    config, log = write_run(folder, epochs=3, images=64), folder / 'log'
-    run = start(log, clean_environment(), TOOLS / 'dist_train.sh', config, 2, '--work-dir', folder / 'work')
-    assert run.wait() == 0, log.read_text()[-3000:]
-    return config, final_state(folder / 'work')
+    config, done = write_run(folder, epochs=3, images=64), {}
+
+    def run(processes):
+        if processes not in done:
+            train(config, folder / str(processes), folder / 'log', processes)
+            done[processes] = final_state(folder / str(processes))
+        return config, done[processes]
+
+    return run
+
+
+def train(config, work, log, processes, *more) -> None:
+    """Train to the end."""
+    if processes == 1:
+        command.main([str(config), '--work-dir', str(work), '--device', 'cpu', *more])
+        return
+    run = start(log, clean_environment(), TOOLS / 'dist_train.sh', config, processes, '--work-dir', work, *more)
+    assert run.wait(timeout=300) == 0, log.read_text()[-3000:]
+    assert not more or not losses(log, 1)
 
 
 def final_state(work) -> dict:
@@ -63,17 +80,17 @@ def assert_equal(one, other, name: str = 'checkpoint') -> None:
         assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other, name
 
 
-@pytest.mark.parametrize('name, target, restarts', CELLS)
-def test_signal(name, target, restarts, unbroken, tmp_path):
-    config, wanted = unbroken
+@pytest.mark.parametrize('name, target, restarts, processes', [*QUICK, *CELLS])
+def test_signal(name, target, restarts, processes, unbroken, tmp_path, monkeypatch):
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    config, wanted = unbroken(processes)
     work, log = tmp_path / 'work', tmp_path / 'log'
-    command = (TOOLS / 'dist_train.sh', config, 2, '--work-dir', work)
     env = dict(clean_environment(), MAX_RESTARTS=str(restarts))
-    run = start(log, env, *command)
+    run = start(log, env, TOOLS / 'dist_train.sh', config, processes, '--work-dir', work)
     wait_for(lambda: len(losses(log, 2)) > 2, log, run)
     ranks = children(run.pid)
-    assert len(ranks) == 2
-    for pid in dict(launcher=[run.pid], rank=ranks[1:], all=[run.pid, *ranks])[target]:
+    assert len(ranks) == processes
+    for pid in dict(launcher=[run.pid], rank=ranks[-1:], all=[run.pid, *ranks])[target]:
         os.kill(pid, getattr(signal, name))
     code = run.wait(timeout=300)
     text = log.read_text()
@@ -82,7 +99,5 @@ def test_signal(name, target, restarts, unbroken, tmp_path):
     if code == STOPPED:
         assert f'stopped by {name} after iteration' in text.strip().splitlines()[-1] and 'Traceback' not in text
     if code:
-        again = start(log, env, *command, '--resume')
-        assert again.wait(timeout=300) == 0, log.read_text()[-3000:]
-        assert not losses(log, 1)
+        train(config, work, log, processes, '--resume')
     assert_equal(final_state(work), wanted)

@@ -1,15 +1,10 @@
 """Batch augments that need the model get it."""
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 
 from ...models.regularisers.binding import bind_augments, unbind_augments
-
-
-def unwrapped(model):
-    """The model itself, also inside DDP."""
-    return model.module if is_model_wrapper(model) else model
+from ..batched_images import unwrapped
 
 
 @HOOKS.register_module()

@@ -3,15 +3,14 @@
 import signal
 import time
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import List, Optional
 
-from mmengine.dist import broadcast_object_list, get_world_size, is_main_process
+from mmengine.dist import barrier, get_world_size, is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop
 
-from ...utils.checkpoints import read_checkpoint
-from ...utils.errors import UserError, UserTypeError, UserValueError, one_line
+from ...utils.errors import abbreviate, check_numbers
 from ...utils.files import write_text
 from ...utils.saved import find_saved
 from .. import signals
@@ -31,8 +30,8 @@ class CrashSafeCheckpointHook(CheckpointHook):
       remove that of the run it came from.
     - Weights that are not finite are not saved: what is there stays. The third time in a row, or at the end of
       training, that is an error.
-    - At the start, the leftovers of a kill are removed (half-written files, a best checkpoint beside a better one), and
-      checkpoints later than the one that training goes on from are moved to ``replaced-<time>``.
+    - At the start, half-written files are removed. Checkpoints that the one training goes on from does not know of,
+      later ones and other best ones, are moved to ``replaced-<time>``.
     - With ``by_epoch=False`` in a loop of epochs, a checkpoint at the end of an epoch is written when the epoch counts
       as done, so that it can be resumed from.
     - In the loops of :mod:`mmrm.engine.loops` a checkpoint can be resumed from exactly, also in mid-epoch.
@@ -56,11 +55,8 @@ class CrashSafeCheckpointHook(CheckpointHook):
 
     def __init__(self, *args, every_minutes: Optional[float] = None, save_history: bool = True, **kwargs):
         super().__init__(*args, **kwargs)
-        number = isinstance(every_minutes, (int, float)) and not isinstance(every_minutes, bool)
-        if every_minutes is not None and not (number and every_minutes > 0):
-            raise UserValueError(f'checkpoint: every_minutes={every_minutes!r} must be a number above 0, or None.')
-        if not isinstance(save_history, bool):
-            raise UserTypeError(f'checkpoint: save_history={save_history!r} must be True or False.')
+        if every_minutes is not None:
+            check_numbers('checkpoint', 0, every_minutes=every_minutes)
         self.every_minutes = every_minutes
         self.save_history = save_history
         self._resume_state: Optional[dict] = None
@@ -78,26 +74,20 @@ class CrashSafeCheckpointHook(CheckpointHook):
 
     def before_train(self, runner) -> None:
         super().before_train(runner)
+        resumable = isinstance(runner.train_loop, ResumableLoop)
         self._written, self._saved_at = time.monotonic(), -1
         self._midway = list(runner.message_hub.runtime_info.get('midway_ckpts', []))
-        if self.every_minutes is not None and not isinstance(runner.train_loop, ResumableLoop):
-            runner.logger.info(
-                f'checkpoint: every_minutes={self.every_minutes} has no effect, since a '
-                f'{type(runner.train_loop).__name__} cannot go on in mid-epoch.'
-            )
-            self.every_minutes = None
         self._refused, self._refused_at = 0, -1
         if getattr(self, 'best_ckpt_path', None):
             self.best_ckpt_path = self._here(self.best_ckpt_path)
         for key, path in getattr(self, 'best_ckpt_path_dict', {}).items():
             self.best_ckpt_path_dict[key] = self._here(path) if path else path
-        if '://' not in str(self.out_dir):
+        barrier()  # all have looked
+        if is_main_process() and '://' not in str(self.out_dir):
             self._tidy(runner)
-        if (
-            not self.by_epoch
-            and isinstance(runner.train_loop, EpochBasedTrainLoop)
-            and not isinstance(runner.train_loop, ResumableLoop)
-        ):
+        if not resumable:
+            self.every_minutes = None
+        if not resumable and not self.by_epoch and isinstance(runner.train_loop, EpochBasedTrainLoop):
             length = len(runner.train_dataloader)
             runner.logger.warning(
                 f'default_hooks.checkpoint.by_epoch=False in a loop of epochs of {length} iterations: training cannot '
@@ -258,10 +248,8 @@ class CrashSafeCheckpointHook(CheckpointHook):
             save(*args)
         finally:
             self.file_backend = backend
-        written = {self.last_ckpt, getattr(self, 'best_ckpt_path', None)}
-        written.update(getattr(self, 'best_ckpt_path_dict', {}).values())
         for remove, path in postponed.removals:
-            if path not in written:
+            if path not in (self.last_ckpt, *self._best_paths()):
                 remove(path)
 
     # ---------------------------------------------------------------------------------------- at the start of training
@@ -269,85 +257,38 @@ class CrashSafeCheckpointHook(CheckpointHook):
         here = self.file_backend.join_path(self.out_dir, Path(path).name)
         return here if self.file_backend.isfile(here) or self.file_backend.isdir(here) else None
 
+    def _best_paths(self) -> List[str]:
+        paths = [getattr(self, 'best_ckpt_path', None), *getattr(self, 'best_ckpt_path_dict', {}).values()]
+        return [path for path in paths if path]
+
     def _tidy(self, runner) -> None:
-        """Put the folder in the state that the checkpoint it goes on from speaks of. The first process does it."""
-        found = [{}]
-        if is_main_process():
-            folder = Path(self.out_dir)
-            for part in folder.glob('.*.pth.*'):  # as atomic_write names them
-                runner.logger.info(f'{part} is removed: a run was stopped while it wrote it.')
-                part.unlink()
-            set_aside_later(runner, folder)
-            found = [{key: self._find_best(runner, key, folder) for key in self._best_keys()}]
-        broadcast_object_list(found)
-        for key, (score, path) in found[0].items():
-            if path is None:
-                continue
-            ending = f'_{key}' if len(self.key_indicators) > 1 else ''
-            runner.message_hub.update_info(f'best_score{ending}', score)
-            runner.message_hub.update_info(f'best_ckpt{ending}', path)
-            if ending:
-                self.best_ckpt_path_dict[key] = path
-            else:
-                self.best_ckpt_path = path
+        """Put the folder in the state that the checkpoint it goes on from speaks of.
 
-    def _best_keys(self) -> List[str]:
-        return self.key_indicators if self.save_best else []
-
-    def _find_best(self, runner, key: str, folder: Path) -> Tuple[Optional[float], Optional[str]]:
-        """Leave one best checkpoint of a metric: the last, which is better than those before it.
-
-        A run killed between a best checkpoint and its removal of the one before leaves both, and resumes from a
-        checkpoint that knows the older one only.
-
-        Returns:
-            tuple: Its score and its path; None for both if the checkpoint resumed from knows them, or if there is none.
+        Later checkpoints belong to a run that is left: a resume from an older checkpoint, or a start from the
+        beginning. In their place they would pass for this run's newest or best. A best one that the checkpoint does not
+        know of was written, or left beside a better one, just before a kill; the validation that made it comes again.
         """
-        unit = 'epoch' if self.by_epoch else 'iter'
-        there = [saved for saved in find_saved(folder) if saved.metric and saved.unit == unit]
-        if key == 'auto':  # the first metric, whose name is not known before the first validation
-            there = there if len({saved.metric for saved in there}) == 1 else []
-        else:
-            there = [saved for saved in there if saved.metric == key.replace('/', '_')]
-        if not there:
-            return None, None
-        *older, best = there
-        ending = f'_{key}' if len(self.key_indicators) > 1 else ''
-        known = self.best_ckpt_path_dict.get(key) if ending else self.best_ckpt_path
-        score = path = None
-        if known is None or Path(known).name != best.path.name:
-            try:
-                score = read_checkpoint(best.path)['message_hub']['runtime_info'][f'best_score{ending}']
-            except (UserError, KeyError, TypeError) as error:
-                runner.logger.warning(f'{best.path} is left as it is, its score is not known: {one_line(error)}')
-                return None, None
-            path = self.file_backend.join_path(self.out_dir, best.path.name)
-            runner.logger.info(f'The best checkpoint so far is {best.path.name}, with {score:0.4f} {key}.')
-        for saved in older:
-            runner.logger.info(f'{saved.path} is removed: {best.path.name} is better.')
-            saved.path.unlink()
-        return score, path
-
-
-def set_aside_later(runner, folder: Path) -> None:
-    """Move checkpoints that are later than where training starts to ``replaced-<time>``.
-
-    They belong to a run that is left: a resume from an older checkpoint, or a start from the beginning. In their place
-    they would pass for this run's newest or best.
-    """
-    done = dict(epoch=runner.epoch, iter=runner.iter)
-    later = [saved.path for saved in find_saved(folder) if saved.step > done[saved.unit]]
-    if not later:
-        return
-    target = folder / f'replaced-{runner.timestamp}'
-    target.mkdir(exist_ok=True)
-    for path in later:
-        path.rename(target / path.name)
-    (Path(runner.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
-    runner.logger.warning(
-        f'{len(later)} checkpoints later than epoch {runner.epoch}, iteration {runner.iter}, where '
-        f'training starts, are now in {target}.'
-    )
+        folder = Path(self.out_dir)
+        for part in folder.glob('.*.pth.*'):  # as atomic_write names them
+            runner.logger.info(f'{part} is removed: a run was stopped while it wrote it.')
+            part.unlink()
+        done = dict(epoch=runner.epoch, iter=runner.iter)
+        known = [Path(path).name for path in self._best_paths()]
+        moved = [
+            saved.path
+            for saved in find_saved(folder)
+            if saved.step > done[saved.unit] or (saved.metric and self.save_best and saved.path.name not in known)
+        ]
+        if moved:
+            target = folder / f'replaced-{runner.timestamp}'
+            target.mkdir(exist_ok=True)
+            for path in moved:
+                path.rename(target / path.name)
+            (Path(runner.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
+            runner.logger.warning(
+                f'{abbreviate([path.name for path in moved])}: not of the run up to epoch {runner.epoch}, iteration '
+                f'{runner.iter}, where training starts; now in {target}.'
+            )
 
 
 class PostponedRemovals:

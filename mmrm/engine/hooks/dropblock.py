@@ -7,7 +7,7 @@ from mmengine.registry import HOOKS
 
 from ...models.regularisers.dropblock import DropBlock, attach, detach, keep_rate
 from ...utils.errors import UserValueError
-from .bind_augments import unwrapped
+from ..batched_images import unwrapped
 
 SCHEDULES = ('linear', 'constant')
 

@@ -9,7 +9,7 @@ from mmengine.registry import HOOKS
 from ...core import Mix, kl_divergence
 from ...models.heads import RMConsistencyHead
 from ...models.samples import MIX_FIELD
-from .bind_augments import unwrapped
+from ..batched_images import unwrapped
 
 
 @HOOKS.register_module()

@@ -4,13 +4,13 @@ from typing import List, Optional
 
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 
 from ...models.data_preprocessor import MIX_FIELD
 from ...utils import figures
 from ...utils.config import number_of_classes, pipeline_of
-from ...utils.errors import UserTypeError, UserValueError
+from ...utils.errors import UserValueError, check_numbers
+from ..batched_images import unwrapped
 
 
 @HOOKS.register_module()
@@ -30,11 +30,7 @@ class MixedBatchesHook(Hook):
     priority = 'LOW'
 
     def __init__(self, interval: int = 1000, length: int = 6, samples: int = 3):
-        for name, value in (('interval', interval), ('length', length), ('samples', samples)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise UserTypeError(f'MixedBatchesHook: {name}={value!r} must be a whole number.')
-            if value < 1:
-                raise UserValueError(f'MixedBatchesHook: {name}={value} must be 1 or more.')
+        check_numbers('MixedBatchesHook', 1, integer=True, interval=interval, length=length, samples=samples)
         if length > interval:
             raise UserValueError(f'MixedBatchesHook: length={length} must not be above interval={interval}.')
         self.interval = interval
@@ -46,7 +42,7 @@ class MixedBatchesHook(Hook):
         self._kept: List[tuple] = []
 
     def before_train(self, runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = unwrapped(runner.model)
         self._kept = []
         if is_main_process():
             self._handle = model.data_preprocessor.register_forward_hook(self._keep)
@@ -79,7 +75,7 @@ class MixedBatchesHook(Hook):
             self._kept.append((self._iteration, inputs, samples[: self.samples], mix))
 
     def _write(self, runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = unwrapped(runner.model)
         preprocessor, dataset = model.data_preprocessor, runner.train_dataloader.dataset
         pipeline = pipeline_of(runner.cfg, 'train') if 'train_dataloader' in runner.cfg else []
         order = figures.channel_order(preprocessor, pipeline)

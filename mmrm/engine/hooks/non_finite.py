@@ -1,17 +1,15 @@
 """A run whose loss or weights are NaN or infinite does not come back: it ends, and its good checkpoints stay."""
 
 import math
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, Optional, Tuple
 
 import torch
-from mmengine.dist import all_gather_object, all_reduce, get_rank, get_world_size
+from mmengine.dist import all_gather_object, all_reduce, get_world_size
 from mmengine.hooks import CheckpointHook, Hook, RuntimeInfoHook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
-from mmengine.runner import EpochBasedTrainLoop
 
 from ...utils.errors import UserError, check_numbers
-from ..loops import modules
+from ..loops import modules, unwrapped
 
 REMEDIES = (
     'Try a lower learning rate, a longer warm-up or gradient clipping (--cfg-options '
@@ -20,24 +18,12 @@ REMEDIES = (
 )
 
 
+# Iterations in a row whose loss is not finite: the number of each, from 1, and its losses that are not, by name.
+Row = List[Tuple[int, Dict[str, float]]]
+
+
 class TrainingDivergedError(UserError):
     """The loss or the weights of a run are not finite any more."""
-
-
-class Row(NamedTuple):
-    """Iterations in a row whose loss is not finite.
-
-    Args:
-        process (int): The process that saw them.
-        first (int): The number of the first one, from 1.
-        length (int): How many.
-        losses (dict[str, float]): The losses of the last one that are not finite, by name.
-    """
-
-    process: int
-    first: int
-    length: int
-    losses: Dict[str, float]
 
 
 @HOOKS.register_module()
@@ -63,63 +49,47 @@ class NonFiniteLossHook(Hook):
         check_numbers('NonFiniteLossHook', 1, integer=True, patience=patience, interval=interval)
         self.patience = patience
         self.interval = interval
-        self._row: Optional[Row] = None
-        self._failed: Optional[Row] = None
-        self._logged = False
+        self._row: Row = []
+        self._failed: Row = []
 
     def before_train(self, runner) -> None:
-        self._row = self._failed = None
+        self._row, self._failed = [], []
         self._logged = any(isinstance(hook, RuntimeInfoHook) for hook in runner.hooks)
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs: Optional[dict] = None) -> None:
         logged = runner.message_hub.log_scalars if self._logged else {}
-        names = [name for name in outputs or {} if 'loss' in name]
-        self._count(
-            runner.iter + 1,
-            {
-                name: logged[f'train/{name}'].current()
-                if f'train/{name}' in logged
-                else float(torch.as_tensor(outputs[name]).detach())
-                for name in names
-            },
-        )
+        losses = {
+            name: logged[f'train/{name}'].current()
+            if f'train/{name}' in logged
+            else float(torch.as_tensor(value).detach())
+            for name, value in (outputs or {}).items()
+            if 'loss' in name
+        }
+        wrong = {name: value for name, value in losses.items() if not math.isfinite(value)}
+        self._row = [*self._row, (runner.iter + 1, wrong)] if wrong else []
+        if len(self._row) >= self.patience:
+            self._failed = self._row
         if get_world_size() == 1 or (runner.iter + 1) % self.interval == 0:
             self._end_if_failed(runner)
 
     def after_train_epoch(self, runner) -> None:
         self._end_if_failed(runner)
 
-    def _count(self, iteration: int, losses: Dict[str, float]) -> None:
-        wrong = {name: value for name, value in losses.items() if not math.isfinite(value)}
-        if not wrong:
-            self._row = None
-            return
-        before = self._row or Row(get_rank(), iteration, 0, {})
-        self._row = before._replace(length=before.length + 1, losses=wrong)
-        if self._row.length >= self.patience:
-            self._failed = self._row
-
     def _end_if_failed(self, runner) -> None:
-        """Raise in every process if one has failed. All processes must call this in the same iteration."""
-        if not agree(self._failed is not None)[0]:
-            return
-        failed = next(row for row in all_gather_object(self._failed) if row is not None)
-        raise diverged(runner, self._message(runner, failed))
+        """Raise in every process if one has failed. All processes must call this after the same iteration."""
+        if agree(bool(self._failed))[0]:
+            row = next(filter(None, all_gather_object(self._failed)))
+            raise diverged(runner, self._message(runner, row))
 
     @staticmethod
     def _message(runner, row: Row) -> str:
-        parts = [name for name in row.losses if name != 'loss'] or ['loss']
-        values = ', '.join(f'{name} = {row.losses[name]}' for name in parts)
-        epoch = f', in epoch {runner.epoch + 1}' if isinstance(runner.train_loop, EpochBasedTrainLoop) else ''
-        rates = [
-            f'{name} {values[0]:.3g}'
-            for name, values in runner.optim_wrapper.get_lr().items()
-            if name.split('.')[-1] == 'lr'
-        ]
-        process = f' of process {row.process}' if get_world_size() > 1 else ''
+        first, (_, losses) = row[0][0], row[-1]
+        parts = [name for name in losses if name != 'loss'] or ['loss']
+        values = ', '.join(f'{name} = {losses[name]}' for name in parts)
+        rates = [f'{name} {each[0]:.3g}' for name, each in runner.optim_wrapper.get_lr().items() if name.endswith('lr')]
         return (
-            f'training was stopped: the loss{process} was not finite in {row.length} iterations in a row, from '
-            f'iteration {row.first} on{epoch}, with {", ".join(rates)}: {values}.'
+            f'training was stopped: the loss was not finite in {len(row)} iterations in a row, from iteration {first} '
+            f'on, with {", ".join(rates)}: {values}.'
         )
 
 
@@ -156,7 +126,7 @@ def non_finite_tensors(runner) -> List[str]:
     states = {
         f'{"ema." * (number > 0)}{name}': value
         for number, module in modules(runner)
-        for name, value in (module.module if is_model_wrapper(module) else module).state_dict().items()
+        for name, value in unwrapped(module).state_dict().items()
         if torch.is_tensor(value) and value.is_floating_point()
     }
     if not states:
