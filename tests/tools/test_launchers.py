@@ -22,20 +22,26 @@ def environment():
 
 
 @pytest.mark.slow
-def test_two_nodes_of_one_process_each(tmp_path, environment, free_port):
-    """On one machine; 12 images, 2 a process: 3 steps an epoch, and one node writes. SyncBN does not stop the CPU."""
-    config = write_run(tmp_path, epochs=1, more='model["backbone"]["norm_cfg"] = dict(type="SyncBN")\n')
-    work = tmp_path / 'work'
-    env = dict(environment, NNODES='2', MASTER_ADDR='127.0.0.1', PORT=str(free_port))
+def test_two_nodes_of_one_process_each_and_a_restart_of_both(tmp_path, environment, free_port):
+    """On one machine; 32 images, 2 a process: 8 steps an epoch, and one node writes. SyncBN does not stop the CPU."""
+    config = write_run(tmp_path, epochs=3, images=32, more='model["backbone"]["norm_cfg"] = dict(type="SyncBN")\n')
+    work, elsewhere = tmp_path / 'work', tmp_path / 'elsewhere'
+    env = dict(environment, NNODES='2', MASTER_ADDR='127.0.0.1', PORT=str(free_port), MAX_RESTARTS='1')
     logs = [tmp_path / f'node{rank}.log' for rank in range(2)]
-    elsewhere = tmp_path / 'elsewhere'
     elsewhere.mkdir()
     command = (TOOLS / 'dist_train.sh', config, 1, '--work-dir', work)
     nodes = [start(log, dict(env, NODE_RANK=str(rank)), *command, cwd=elsewhere) for rank, log in enumerate(logs)]
-    assert [node.wait() for node in nodes] == [0, 0], '\n'.join(log.read_text()[-3000:] for log in logs)
-    assert len(losses(logs[0], 1)) == 3 and 'SyncBN has no CPU implementation' in logs[0].read_text()
-    assert len(losses(logs[1], 1)) == 0
-    assert read_checkpoint(work / 'epoch_1.pth')['meta']['iter'] == 3
+
+    def logged(epoch):
+        return [losses(log, epoch) for log in logs]
+
+    wait_for(lambda: any(logged(2)), logs[1], nodes[1])
+    first = logged(1)
+    os.kill(children(nodes[1].pid)[0], signal.SIGKILL)
+    assert [node.wait(timeout=300) for node in nodes] == [0, 0], '\n'.join(log.read_text()[-3000:] for log in logs)
+    assert sorted(map(len, logged(1))) == [0, 8] and logged(1) == first  # it went on from there
+    assert any('SyncBN has no CPU implementation' in log.read_text() for log in logs)
+    assert read_checkpoint(work / 'epoch_3.pth')['meta']['iter'] == 24
 
 
 def test_train_from_another_folder(tmp_path, environment):
