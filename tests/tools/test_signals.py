@@ -13,13 +13,11 @@ from mmrm.utils.checkpoints import read_checkpoint
 
 STOPPED = 75  # saved, and can be resumed
 CELLS = [
-    pytest.param(name, target, restarts, 2, marks=pytest.mark.slow)
+    (name, target, restarts)
     for name in ('SIGTERM', 'SIGUSR1', 'SIGINT', 'SIGKILL')
     for target in ('launcher', 'rank', 'all')
     for restarts in (0, 3)
 ]
-# With one process, what comes before and after the launcher can be done here, where everything is imported.
-QUICK = [('SIGTERM', 'launcher', 0, 1), ('SIGKILL', 'rank', 3, 1)]
 
 
 def expected_code(name: str, target: str, restarts: int) -> int:
@@ -31,29 +29,19 @@ def expected_code(name: str, target: str, restarts: int) -> int:
     return -signal.SIGKILL
 
 
+def train(config, work, log, *more) -> dict:
+    """Train to the end, in two processes."""
+    run = start(log, clean_environment(), TOOLS / 'dist_train.sh', config, 2, '--work-dir', work, *more)
+    assert run.wait(timeout=300) == 0, log.read_text()[-3000:]
+    return final_state(work)
+
+
 @pytest.fixture(scope='module')
 def unbroken(tmp_path_factory):
-    """The config of a run of three epochs of 16 iterations, and its end, for a number of processes."""
+    """The config of a run of three epochs of 16 iterations, and its last checkpoint."""
     folder = tmp_path_factory.mktemp('unbroken')
-    config, done = write_run(folder, epochs=3, images=64), {}
-
-    def run(processes):
-        if processes not in done:
-            train(config, folder / str(processes), folder / 'log', processes)
-            done[processes] = final_state(folder / str(processes))
-        return config, done[processes]
-
-    return run
-
-
-def train(config, work, log, processes, *more) -> None:
-    """Train to the end."""
-    if processes == 1:
-        command.main([str(config), '--work-dir', str(work), '--device', 'cpu', *more])
-        return
-    run = start(log, clean_environment(), TOOLS / 'dist_train.sh', config, processes, '--work-dir', work, *more)
-    assert run.wait(timeout=300) == 0, log.read_text()[-3000:]
-    assert not more or not losses(log, 1)
+    config = write_run(folder, epochs=3, images=64)
+    return config, train(config, folder / 'work', folder / 'log')
 
 
 def final_state(work) -> dict:
@@ -80,17 +68,17 @@ def assert_equal(one, other, name: str = 'checkpoint') -> None:
         assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other, name
 
 
-@pytest.mark.parametrize('name, target, restarts, processes', [*QUICK, *CELLS])
-def test_signal(name, target, restarts, processes, unbroken, tmp_path, monkeypatch):
-    monkeypatch.setenv('LOCAL_RANK', '0')
-    config, wanted = unbroken(processes)
+@pytest.mark.slow
+@pytest.mark.parametrize('name, target, restarts', CELLS)
+def test_signal(name, target, restarts, unbroken, tmp_path):
+    config, wanted = unbroken
     work, log = tmp_path / 'work', tmp_path / 'log'
     env = dict(clean_environment(), MAX_RESTARTS=str(restarts))
-    run = start(log, env, TOOLS / 'dist_train.sh', config, processes, '--work-dir', work)
+    run = start(log, env, TOOLS / 'dist_train.sh', config, 2, '--work-dir', work)
     wait_for(lambda: len(losses(log, 2)) > 2, log, run)
     ranks = children(run.pid)
-    assert len(ranks) == processes
-    for pid in dict(launcher=[run.pid], rank=ranks[-1:], all=[run.pid, *ranks])[target]:
+    assert len(ranks) == 2
+    for pid in dict(launcher=[run.pid], rank=ranks[1:], all=[run.pid, *ranks])[target]:
         os.kill(pid, getattr(signal, name))
     code = run.wait(timeout=300)
     text = log.read_text()
@@ -99,5 +87,25 @@ def test_signal(name, target, restarts, processes, unbroken, tmp_path, monkeypat
     if code == STOPPED:
         assert f'stopped by {name} after iteration' in text.strip().splitlines()[-1] and 'Traceback' not in text
     if code:
-        train(config, work, log, processes, '--resume')
+        train(config, work, log, '--resume')
+        assert not losses(log, 1)
     assert_equal(final_state(work), wanted)
+
+
+def test_a_kill_a_restart_and_a_stop_of_one_process(tmp_path, monkeypatch):
+    """What comes before and after the launcher is done here, where everything is imported."""
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    config, work, log = write_run(tmp_path, epochs=3, images=32), tmp_path / 'work', tmp_path / 'log'
+    env = dict(clean_environment(), MAX_RESTARTS='1')
+    run = start(log, env, TOOLS / 'dist_train.sh', config, 1, '--work-dir', work)
+    wait_for(lambda: losses(log, 2), log, run)
+    (first,) = children(run.pid)
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: losses(log, 3), log, run)
+    (second,) = children(run.pid)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=60) == STOPPED and not alive(first) and not alive(second), log.read_text()[-3000:]
+    assert len(losses(log, 1)) == 16 and 'stopped by SIGTERM after iteration' in log.read_text()
+    for folder, more in ((tmp_path / 'unbroken', []), (work, ['--resume'])):
+        command.main([str(config), '--work-dir', str(folder), '--device', 'cpu', *more])
+    assert_equal(final_state(work), final_state(tmp_path / 'unbroken'))
