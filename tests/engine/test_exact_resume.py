@@ -229,6 +229,13 @@ def test_a_loop_that_is_none_of_mmengines_stays(tmp_path):
     assert type(built.train_loop).__name__ == 'OwnLoop' and saved(tmp_path) == ['iter_3.pth', 'iter_4.pth']
 
 
+def test_processes_that_find_different_checkpoints_do_not_go_on_apart(tmp_path, monkeypatch):
+    """As on nodes that do not share the work dir."""
+    monkeypatch.setattr('mmrm.engine.runner.all_gather_object', lambda start: [start, (1, 4)])
+    with pytest.raises(UserError, match=r'process 0: epoch 0, iteration 0, process 1: epoch 1, iteration 4'):
+        runner(tmp_path, validate=False).train()
+
+
 # ------------------------------------------------------------------------------------------------------- checkpoints
 class Clock:
     """A clock that goes on by a minute with every iteration."""
@@ -273,23 +280,15 @@ def test_ten_minutes_are_the_longest_time_without_a_checkpoint_unless_something_
         assert hook.every_minutes == minutes and hook.saves_on_signals(run) == (settings != dict(every=-1))
 
 
-def test_only_a_checkpoint_in_mid_epoch_holds_the_history_and_not_if_it_is_not_wanted(tmp_path):
-    kept = {}
-    for save_history in (True, False):
-        for name, by_epoch in (('iter_2', False), ('epoch_1', True)):
-            folder = tmp_path / f'{name}-{save_history}'
-            runner(
-                folder,
-                every=1 if by_epoch else 2,
-                by_epoch=by_epoch,
-                validate=False,
-                loop=dict(by_epoch=True, max_epochs=1),
-                checkpoint=dict(save_history=save_history),
-            ).train()
-            tensors = read_checkpoint(folder / f'{name}.pth')['resume_state']['tensors'][0]
-            kept[save_history, name] = [key.rpartition('.')[2] for key in tensors]
-    names = ['copy_images', 'images', 'scores', 'prediction']
-    assert kept == {(True, 'iter_2'): names, (True, 'epoch_1'): [], (False, 'iter_2'): [], (False, 'epoch_1'): []}
+@pytest.mark.parametrize('every, by_epoch, save_history', [(2, False, True), (1, True, True), (2, False, False)])
+def test_only_a_checkpoint_in_mid_epoch_holds_the_history_and_not_if_it_is_not_wanted(
+    tmp_path, every, by_epoch, save_history
+):
+    settings = dict(validate=False, loop=dict(by_epoch=True, max_epochs=1), checkpoint=dict(save_history=save_history))
+    runner(tmp_path, every=every, by_epoch=by_epoch, **settings).train()
+    (tensors,) = read_checkpoint(tmp_path / saved(tmp_path)[0])['resume_state']['tensors']
+    names = ['copy_images', 'images', 'scores', 'prediction'] if save_history and not by_epoch else []
+    assert [key.rpartition('.')[2] for key in tensors] == names
 
 
 @pytest.mark.parametrize('value', [-1, '10'])

@@ -115,62 +115,6 @@ def test_a_mistake_of_one_process_ends_all_and_is_not_restarted(tmp_path, enviro
     assert log.read_text().count('error: a mistake of one process') == 1
 
 
-# The exit code of a mistake; on a busy machine gloo's threads now and then abort a process that leaves.
-DIVERGED = (2, 128 + signal.SIGABRT)
-POISON = '''
-import math, os, torch
-from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
-
-@HOOKS.register_module()
-class Poison(Hook):
-    """The loss that one process reports is NaN from the fourth iteration on; the weights stay as they are."""
-    priority = 'HIGHEST'
-
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
-        if os.environ['RANK'] == '1' and runner.iter >= 3:
-            outputs['loss'] = torch.tensor(math.nan)
-'''
-
-
-@pytest.mark.slow
-def test_a_loss_that_is_nan_in_one_process_ends_both_with_one_message(tmp_path, environment, free_port):
-    """Iterations 4, 5 and 6 of process 1; the processes agree every 5 iterations, so both end at the tenth."""
-    (tmp_path / 'poison.py').write_text(POISON)
-    more = (
-        "custom_imports['imports'].append('poison')\n"
-        "custom_hooks += [dict(type='Poison'), dict(type='NonFiniteLossHook', interval=5)]\n"
-    )
-    config, log = write_run(tmp_path, epochs=2, images=128, more=more), tmp_path / 'log'
-    env = dict(environment, PORT=str(free_port), PYTHONPATH=f'{tmp_path}:{os.environ.get("PYTHONPATH", "")}')
-    run = start(log, env, TOOLS / 'dist_train.sh', config, 2, '--work-dir', tmp_path / 'work')
-    assert run.wait(timeout=300) in DIVERGED, log.read_text()[-3000:]
-    text = log.read_text()
-    assert 'Traceback' not in text and len(losses(log, 1)) == 10
-    (error,) = set(re.findall('^error: .*', text, re.M))  # on a slow machine the second process tells it too
-    assert 'the loss was not finite in 7 iterations in a row, from iteration 4 on' in error
-
-
-@pytest.mark.slow
-def test_nodes_that_do_not_share_the_work_dir_do_not_resume_apart(tmp_path, environment, free_port):
-    config = write_run(tmp_path, epochs=2)
-    env = dict(environment, NNODES='2', MASTER_ADDR='127.0.0.1', PORT=str(free_port))
-    logs = [tmp_path / f'node{rank}.log' for rank in range(2)]
-
-    def run(epochs):
-        options = ('--resume', '--cfg-options', f'train_cfg.max_epochs={epochs}')
-        nodes = []
-        for rank, log in enumerate(logs):
-            command = (TOOLS / 'dist_train.sh', config, 1, '--work-dir', tmp_path / f'work{rank}', *options)
-            nodes.append(start(log, dict(env, NODE_RANK=str(rank)), *command))
-        return [node.wait() for node in nodes]
-
-    assert run(1) == [0, 0], logs[0].read_text()[-3000:]
-    assert all(run(2)), logs[0].read_text()[-3000:]
-    assert any('do not start from the same checkpoint' in log.read_text() for log in logs)
-    assert not list(tmp_path.glob('work*/epoch_2.pth'))
-
-
 @pytest.mark.slow
 def test_two_processes_test_like_one(tmp_path, environment, free_port):
     config, work = write_run(tmp_path, epochs=1), tmp_path / 'work'

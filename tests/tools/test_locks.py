@@ -150,25 +150,23 @@ def test_the_cuda_libraries_and_the_rest_are_installed_or_setup_stops_at_a_file_
         assert not (tmp_path / 'venv/mmrm-ready').exists()
 
 
-@pytest.mark.parametrize('version, allowed', [('3.9', ''), ('3.10', STACKS), ('3.14', 'openmmlab'), ('3.15', '')])
-@pytest.mark.parametrize('stack, newest', [('openmmlab', '3.14'), ('onedl', '3.13')])
-def test_setup_takes_the_pythons_of_the_locks(version, allowed, stack, newest, tmp_path):
+@pytest.mark.parametrize(
+    'version, stack, fits', [('3.9', 'openmmlab', False), ('3.14', 'openmmlab', True), ('3.14', 'onedl', False)]
+)
+def test_setup_takes_the_pythons_of_the_locks(version, stack, fits, tmp_path):
     """A stand-in for the interpreter: it answers the question for its version and cannot make an environment."""
     python = tmp_path / 'python'
-    minor = version.split('.')[1]
     python.write_text(
         '#!/usr/bin/env bash\n'
-        f'code="import sys; sys.version_info = (3, {minor}, 0); $2"\n'
+        f'code="import sys; sys.version_info = ({version.replace(".", ", ")}, 0); $2"\n'
         f'case "$1" in -c) exec {sys.executable} -c "$code";;\n'
         f'--version) echo Python {version}.0;; *) echo cannot make an environment >&2; exit 7;; esac\n'
     )
     python.chmod(0o755)
     environment = {**os.environ, 'PYTHON': str(python), 'MMRM_VENV': str(tmp_path / 'venv')}
-    run = subprocess.run(
-        ['bash', str(shipped() / 'tools/setup_env.sh'), stack], capture_output=True, text=True, env=environment
-    )
-    if stack in allowed:
+    command = ['bash', str(shipped() / 'tools/setup_env.sh'), stack]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if fits:
         assert run.returncode == 7 and 'setting up' in run.stdout
     else:
-        assert run.returncode == 2 and run.stderr.count('\n') == 1
-        assert f'Python {version}.0; the {stack} packages need Python 3.10 to {newest}' in run.stderr
+        assert run.returncode == 2 and f'Python {version}.0; the {stack} packages need Python 3.10 to' in run.stderr
