@@ -1,23 +1,32 @@
-"""Files of somebody else: a checkpoint or a run's folder that is opened must execute nothing.
+"""Files of somebody else: a checkpoint or a run's folder that is opened must execute nothing."""
 
-Those marked ``xfail`` are known holes. Each test fails when its hole is closed, so that the mark goes with it.
-"""
-
+import functools
+import json
 import os
+import struct
+import sys
 import threading
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.registry import init_default_scope
 from mmengine.runner.checkpoint import CheckpointLoader
 from run_logs import epochs, settings, write_session
+from safetensors.torch import save_file
 from small_world import write_trained
+from zoo_run import call_main
 
 from mmrm import cli, compat
+from mmrm.utils import checkpoints, trust
 from mmrm.utils.checkpoints import read_checkpoint
-from mmrm.utils.errors import UserError
+from mmrm.utils.errors import UserError, UserFileError
+from mmrm.utils.paths import shipped
+from mmrm.weights.build import open_run
+from mmrm.weights.strict import load_weights
+
+call = functools.partial(call_main, cli.main)
 
 
 @pytest.fixture(autouse=True)
@@ -25,68 +34,179 @@ def environment(monkeypatch, tmp_path):
     monkeypatch.setenv('MMRM_DEVICE', 'cpu')
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
     monkeypatch.chdir(tmp_path)
+    yield
+    trust.trust(False)
 
 
-def call(*argv) -> None:
-    """Run a command; whether it ends with an error does not matter here."""
-    try:
-        cli.main(list(map(str, argv)))
-    except SystemExit:
-        pass
-    except Exception as error:
-        warnings.warn(f'{type(error).__name__}: {error}', stacklevel=2)
+@pytest.fixture
+def marker(monkeypatch, tmp_path):
+    """A file that code of a foreign file leaves behind: also the module ``evil``, which registers a network."""
+    package = tmp_path / 'modules' / 'evil'
+    package.mkdir(parents=True)
+    (package / '__init__.py').write_text(f'open({str(tmp_path / "marker")!r}, "w").close()\n')
+    (package / 'registry.py').write_text('')
+    monkeypatch.syspath_prepend(str(tmp_path / 'modules'))
+    yield tmp_path / 'marker'
+    for name in ('evil', 'evil.registry'):
+        sys.modules.pop(name, None)
+    assert not (tmp_path / 'marker').exists()
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason='a config that a checkpoint carries may name any function as a type'
-)
-@pytest.mark.parametrize('command', ['predict', 'export onnx'])
-def test_a_config_inside_a_checkpoint_names_no_function_to_call(command, tmp_path):
+@pytest.fixture
+def foreign(tmp_path):
+    """Make a checkpoint that carries a config with these changes."""
     config, checkpoint = write_trained(tmp_path)
-    marker = tmp_path / 'marker'
-    cfg = Config.fromfile(config)
-    cfg.model.backbone = dict(type='os.system', command=f'touch {marker}')
-    saved = torch.load(checkpoint, weights_only=True)
-    saved['meta']['cfg'] = cfg.pretty_text
-    torch.save(saved, tmp_path / 'evil.pth')
-    image = next((tmp_path / 'data').rglob('*.png'))
-    call(*command.split(), tmp_path / 'evil.pth', image if command == 'predict' else tmp_path / 'out.onnx')
-    assert not marker.exists()
+    cfg, saved = Config.fromfile(config), torch.load(checkpoint, weights_only=True)
+    config.unlink()
+
+    def make(**changes):
+        cfg.merge_from_dict(changes)
+        saved['meta']['cfg'] = cfg.pretty_text
+        torch.save(saved, tmp_path / 'foreign.pth')
+        return tmp_path / 'foreign.pth'
+
+    return make
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the config of a run's folder is executed to read its settings"
-)
+def image(tmp_path):
+    return next((tmp_path / 'data').rglob('*.png'))
+
+
+# --------------------------------------------------------------------------------------- a config inside a checkpoint
+@pytest.mark.parametrize('command', ['predict', 'export onnx', 'export huggingface'])
+def test_a_config_inside_a_checkpoint_names_no_function_to_call(command, foreign, marker, tmp_path, capsys):
+    file = foreign(**{'model.backbone': dict(type='os.system', command=f'touch {marker}', _delete_=True)})
+    out = image(tmp_path) if command == 'predict' else tmp_path / 'out.onnx'
+    code, _, err = call(capsys, *command.split(), file, out)
+    assert code == 2 and "model.backbone.type='os.system'" in err and '--trust' in err
+
+
+TRAPS = {
+    'module in a registered scope': {'model.backbone.type': 'mmpretrain.models.backbones.ResNet'},
+    'function of a toolbox': {'model.backbone.type': 'mmcv.imread'},
+    'module': {'model.backbone.type': 'evil'},
+    'default scope': {'default_scope': 'evil'},
+    'scope of a part': {'model.head._scope_': 'evil'},
+    'scope of a name': {'model.head.type': 'evil.Head'},
+    'registered after its import': {'custom_imports': dict(imports=['evil']), 'model.backbone.type': 'EvilNet'},
+    'pipeline': {'test_dataloader.dataset.pipeline': [dict(type='evil.Load')]},
+    'evaluated type': {'model.test_cfg': dict(nms=dict(type='__import__("evil")'))},
+    'evaluated setting': {'test_dataloader.dataset.pipeline': [dict(type='ToPIL', dtype='os.system("evil")')]},
+    'pickle': {'test_dataloader.dataset.ann_file': 'evil.pkl'},
+    'remote code': {'model.head.tokenizer': dict(type='AutoTokenizer', trust_remote_code=True)},
+}
+
+
+@pytest.mark.parametrize('trap', TRAPS)
+def test_only_registered_names_are_built(trap, foreign, marker):
+    with pytest.raises(UserFileError, match=r'is not a registered name of mmpretrain, mmdet, mmseg') as error:
+        open_run(foreign(**TRAPS[trap]))
+    assert any(str(value) in str(error.value) for value in ('evil', 'Evil', 'mmcv', 'mmpretrain.models', 'True'))
+
+
+@pytest.mark.parametrize('trap', [{'type': 'os.system', 'command': 'true'}, {'type': 'evil.Net'}])
+def test_the_inferencers_of_the_toolboxes_refuse_them_too(trap, foreign, marker):
+    from mmdet.apis import DetInferencer
+
+    compat.police()
+    with pytest.raises(UserFileError, match=r'foreign.pth: its config has model.backbone.type='):
+        DetInferencer(weights=str(foreign(**{'model.backbone': dict(trap, _delete_=True)})), device='cpu')
+
+
+def test_what_the_shipped_configs_name_is_registered():
+    for config in sorted((shipped() / 'configs' / 'rm').glob('*.py')):
+        cfg = Config.fromfile(config)
+        init_default_scope('mmengine')
+        trust.check_names(cfg.to_dict(), config.name)
+
+
+# ------------------------------------------------------------------------------------------------------- run folders
 @pytest.mark.parametrize('command', ['report', 'tables'])
-def test_the_config_of_a_foreign_run_is_not_executed(command, tmp_path):
-    marker = tmp_path / 'marker'
+def test_the_config_of_a_foreign_run_is_not_executed(command, marker, tmp_path, capsys):
     code = settings(2) + f'\nopen({str(marker)!r}, "w").close()\n'
     folder = tmp_path / 'work_dirs/rm/resnet18_2xb64_cifar100'
     write_session(folder, '20260101_000000', epochs(1, [50.0, 60.0]), code)
     runs = tmp_path / 'work_dirs'
-    call(command, *([runs, '--out', tmp_path / 'page.html'] if command == 'report' else ['--work-dir', runs]))
+    options = [runs, '--out', tmp_path / 'page.html'] if command == 'report' else ['--work-dir', runs]
+    code, _, err = call(capsys, command, *options)
+    assert code == 0 and 'config.py has more than plain settings' in err and '--trust' in err
     assert not marker.exists()
+    call(capsys, command, *options, '--trust')
+    assert marker.exists()
+    marker.unlink()
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason='the only .py file beside weights is executed as their config'
-)
-def test_a_file_beside_weights_is_not_executed(tmp_path):
+def test_a_file_beside_weights_is_not_executed(marker, tmp_path, capsys):
     config, checkpoint = write_trained(tmp_path)
-    marker = tmp_path / 'marker'
     config.write_text(config.read_text() + f'\nopen({str(marker)!r}, "w").close()\n')
-    call('predict', checkpoint, next((tmp_path / 'data').rglob('*.png')))
-    assert not marker.exists()
+    code, _, err = call(capsys, 'predict', checkpoint, image(tmp_path))
+    assert code == 2 and f'{config.name} has more than plain settings' in err and not marker.exists()
+    assert call(capsys, 'predict', checkpoint, image(tmp_path), '--trust')[0] == 0 and marker.exists()
+    marker.unlink()
+    Config.fromfile(config).dump(config)  # as a run writes it down
+    marker.unlink()
+    assert call(capsys, 'predict', checkpoint, image(tmp_path))[0] == 0
 
 
-@pytest.mark.xfail(
-    strict=True, raises=pytest.fail.Exception, reason='weights_only=True corrupts memory before torch 2.10'
-)
+# ------------------------------------------------------------------------------------------------------- old versions
 def test_a_foreign_checkpoint_is_refused_where_torch_cannot_read_it_safely(tmp_path, monkeypatch):
-    torch.save(dict(weight=torch.zeros(1)), tmp_path / 'foreign.pth')
-    monkeypatch.setattr(torch, '__version__', '2.9.0')
-    with pytest.raises(UserError, match=r'2\.10'):
-        read_checkpoint(tmp_path / 'foreign.pth')
+    """Before 2.10, weights_only=True does not keep a crafted file from corrupting memory."""
+    for folder in ('work', 'other'):
+        (tmp_path / folder).mkdir()
+        torch.save(dict(weight=torch.zeros(1)), tmp_path / folder / 'epoch_1.pth')
+    save_file(dict(weight=torch.zeros(1)), tmp_path / 'weights.safetensors')
+    monkeypatch.setattr(checkpoints, '_own', set())
+    checkpoints.own_folder(tmp_path / 'work')
+    compat.police()
+    foreign = tmp_path / 'other' / 'epoch_1.pth'
+    for version in ('2.4.1', '2.9.0+cu130'):
+        monkeypatch.setattr(torch, '__version__', version)
+        for read in (read_checkpoint, lambda path: CheckpointLoader.load_checkpoint(str(path))):
+            with pytest.raises(UserError, match=rf'torch {version[:3]}.*CVE-2026-24747.*2\.10.*--trust'):
+                read(foreign)
+            assert read(tmp_path / 'work' / 'epoch_1.pth') and read(tmp_path / 'weights.safetensors')
+        with pytest.raises(UserError, match='CVE-2026-24747'):
+            CheckpointLoader.load_checkpoint('https://example.org/weights.pth')
+    trust.trust(True)
+    assert read_checkpoint(foreign)
+
+
+# ------------------------------------------------------------------------------------------------------ what is shown
+def test_names_in_a_foreign_checkpoint_do_not_reach_the_terminal_as_they_are(foreign, tmp_path, capsys):
+    saved = torch.load(foreign(), weights_only=True)
+    saved['meta']['dataset_meta'] = dict(classes=('\x1b[31mred', 'class\x9b1'))
+    torch.save(saved, tmp_path / 'foreign.pth')
+    code, out, _ = call(capsys, 'predict', tmp_path / 'foreign.pth', image(tmp_path))
+    assert code == 0 and '[31mred' in out and not {'\x1b', '\x9b'} & set(out)
+    saved['state_dict']['backbone.\x1b]0;title\x07'] = torch.zeros(1)
+    torch.save(saved, tmp_path / 'foreign.pth')
+    code, _, err = call(capsys, 'predict', tmp_path / 'foreign.pth', image(tmp_path))
+    assert code == 2 and ']0;title' in err and not {'\x1b', '\x07'} & set(err)
+
+
+@pytest.mark.parametrize('place', ['header', 'note'])
+def test_a_deeply_nested_safetensors_header_is_no_crash(place, tmp_path):
+    nested = '[' * 100_000 + ']' * 100_000
+    header = '{"a":' + nested + '}' if place == 'header' else json.dumps(dict(__metadata__=dict(meta=nested)))
+    (tmp_path / 'deep.safetensors').write_bytes(struct.pack('<Q', len(header)) + header.encode())
+    if place == 'note':
+        assert read_checkpoint(tmp_path / 'deep.safetensors') == {}
+    else:
+        with pytest.raises(UserFileError, match=r'deep\.safetensors is truncated or damaged'):
+            read_checkpoint(tmp_path / 'deep.safetensors')
+
+
+def test_weights_that_are_not_numbers_are_refused_by_name(foreign, tmp_path, capsys):
+    saved = torch.load(foreign(), weights_only=True)
+    name = 'backbone.layer1.0.conv1.weight'
+    saved['state_dict'][name][0] = float('nan')
+    torch.save(saved, tmp_path / 'foreign.pth')
+    code, _, err = call(capsys, 'predict', tmp_path / 'foreign.pth', image(tmp_path))
+    assert code == 2 and f'NaN or infinite values: {name}' in err
+    masked = torch.nn.Linear(2, 2)
+    masked.register_buffer('mask', torch.full((2, 2), float('-inf')))  # as the network itself has it
+    torch.save(masked.state_dict(), tmp_path / 'masked.pth')
+    load_weights(masked, str(tmp_path / 'masked.pth'))
 
 
 @pytest.mark.parametrize('read', [read_checkpoint, lambda path: CheckpointLoader.load_checkpoint(str(path))])

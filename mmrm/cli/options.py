@@ -23,6 +23,12 @@ METHODS = dict(
 class Parser(argparse.ArgumentParser):
     """argparse with one line instead of the whole usage for a mistake."""
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.add_argument(
+            '--trust', action='store_true', help='read files of others also where that would execute them (SECURITY.md)'
+        )
+
     def add_cfg_options(self, help: str, option: str = '--cfg-options') -> None:
         """``--cfg-options KEY=VALUE ...`` as ``{'a.b': value}``, ``{}`` without any."""
         self.add_argument(option, nargs='+', action=KeyValues, default={}, metavar='KEY=VALUE', help=help)
@@ -49,7 +55,9 @@ class Parser(argparse.ArgumentParser):
         """Parse, then have mmengine refuse what would execute code: every command calls this before its work."""
         parsed = super().parse_args(args, namespace)
         from .. import compat
+        from ..utils.trust import trust
 
+        trust(parsed.trust)
         compat.police()
         return parsed
 

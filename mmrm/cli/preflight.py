@@ -29,7 +29,7 @@ from ..engine.runner import Runner, check_epoch_is_complete, exact_loop
 from ..engine.schedulers import INFINITE
 from ..utils import files as writing
 from ..utils import paths
-from ..utils.checkpoints import read_checkpoint
+from ..utils.checkpoints import own_folder, read_checkpoint
 from ..utils.config import checkpoint_out_dir, datasets, read_config, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.processes import RANK_VARIABLES, local_rank, print_once, tells, warn
@@ -323,6 +323,8 @@ def check_free_space(runner: Runner) -> None:
 def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> None:
     """Decide where training starts: ``--resume``, ``resume`` and ``load_from`` of the config, or the beginning."""
     work_dir = Path(cfg.work_dir)
+    for folder in filter(None, (work_dir, checkpoint_dir(cfg))):
+        own_folder(folder)
     if resume is None and cfg.resume:
         resume = cfg.load_from or 'auto'
     if resume == 'auto':
@@ -446,8 +448,6 @@ def check_checkpoint(path, to_resume: bool = False, by_epoch: bool = False) -> s
     if str(path).startswith(('http://', 'https://', 'torchvision://')):
         path = download(str(path))
     elif '://' in str(path):
-        if not hasattr(torch.serialization, 'add_safe_globals'):
-            raise UserValueError(f'checkpoint {path}: torch before 2.4 cannot load that safely; download it first.')
         return str(path)
     path = paths.find(path).absolute()
     if path.is_dir():

@@ -9,7 +9,6 @@ remains code.
 :func:`apply` changes mmengine for the whole process. So the tools call it, and an import does not.
 """
 
-import ast
 import functools
 import os
 import pickle
@@ -23,17 +22,16 @@ from mmengine.fileio.handlers import yaml_handler
 from mmengine.infer import BaseInferencer
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
-from ..utils.checkpoints import check_content, check_file, read_checkpoint, refusal
+from ..utils.checkpoints import check_content, check_file, check_torch, read_checkpoint, refusal
 from ..utils.errors import UserFileError
+from ..utils.settings import parse_config
+from ..utils.trust import check_names, is_plain, is_trusted
 
 try:
     from yaml import CSafeLoader as SafeLoader
 except ImportError:  # PyYAML without libyaml
     from yaml import SafeLoader  # type: ignore[assignment]
 
-# What the text of a config without code is made of: names that stand for literals, and calls, which must be of dict.
-PLAIN_NODES = {ast.Module, ast.Assign, ast.Name, ast.Load, ast.Store, ast.Constant, ast.UnaryOp, ast.UAdd, ast.USub}
-PLAIN_NODES |= {ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Call, ast.keyword}
 # The weights whose config is being read, while mmengine has no other one.
 _weights: ContextVar[str] = ContextVar('weights', default='')
 
@@ -55,25 +53,6 @@ PlainLoader.add_constructor(None, _refuse)
 PlainLoader.add_constructor(
     'tag:yaml.org,2002:python/tuple', lambda loader, node: tuple(loader.construct_sequence(node, deep=True))
 )
-
-
-def is_plain(text: str) -> bool:
-    """Whether a config's text is what mmengine writes into a checkpoint: names that stand for literals.
-
-    There are neither bases nor ``{{...}}``, which mmengine replaces in the text before it runs it.
-    """
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError):
-        return False
-    names = [node for node in nodes if isinstance(node, ast.Name)]
-    return (
-        '{{' not in text
-        and {type(node) for node in nodes} <= PLAIN_NODES
-        and all(isinstance(node.func, ast.Name) for node in nodes if isinstance(node, ast.Call))
-        and {node.id for node in names if isinstance(node.ctx, ast.Load)} <= {'dict'}
-        and not {node.id for node in names if isinstance(node.ctx, ast.Store)} & {'_base_', 'dict'}
-    )
 
 
 def apply() -> None:
@@ -101,18 +80,22 @@ def _name_files() -> None:
 
 
 def _guard_inferencers() -> None:
-    """Run the config inside a checkpoint only if it is nothing but settings."""
+    """Read the config inside a checkpoint without running it, and only with names that are registered."""
     read, build = Config.fromstring, BaseInferencer._init_model
 
     @functools.wraps(read)
     def fromstring(cfg_str, file_format):
         weights = _weights.get()
-        if weights and not is_plain(cfg_str):
+        if not weights or is_trusted():
+            return read(cfg_str, file_format)
+        if not is_plain(cfg_str):
             raise UserFileError(
                 f'checkpoint {weights}: its config has more than plain settings in it and would be executed: refused. '
                 'Give the config of the model as a file that you trust.'
             )
-        return read(cfg_str, file_format)
+        settings = parse_config(cfg_str) or {}
+        check_names(settings, f'checkpoint {weights}')
+        return Config(settings)
 
     @functools.wraps(build)
     def _init_model(self, cfg, weights, *args, **kwargs):
@@ -139,8 +122,6 @@ class _SafeTorch(types.ModuleType):
 
 def _guard_loader() -> None:
     """Read every checkpoint as weights only, and check files as :func:`mmrm.utils.checkpoints.read_checkpoint` does."""
-    if not hasattr(torch.serialization, 'add_safe_globals'):  # before 2.4, where read_checkpoint refuses such files
-        return
     load_url = mmengine_checkpoint.load_url
     mmengine_checkpoint.torch = _SafeTorch('torch')
     mmengine_checkpoint.load_url = lambda *args, **kwargs: load_url(*args, **{**kwargs, 'weights_only': True})
@@ -151,8 +132,10 @@ def _guard_loader() -> None:
         local = os.path.exists(os.path.expanduser(filename))
         if local:
             check_file(filename)
-            if str(filename).endswith('.safetensors'):  # not every torch reads it
-                return read_checkpoint(filename)
+            if str(filename).endswith('.safetensors'):  # mmengine has no reader of it; hooks expect a state_dict
+                return dict(state_dict=read_checkpoint(filename))
+        else:
+            check_torch(filename)
         try:
             checkpoint = inner(cls, filename, *args, **kwargs)
         except pickle.UnpicklingError as error:

@@ -28,6 +28,7 @@ from ..utils.config import datasets, number_of_classes, pipeline_of, preprocesso
 from ..utils.errors import UserError, UserFileError, one_line
 from ..utils.files import write_text
 from ..utils.random_state import seeded
+from ..utils.trust import read_foreign_config
 from ..weights import find_checkpoint
 from ..weights.build import build_model, load
 from ..weights.inputs import read_batches
@@ -143,7 +144,7 @@ def _draw(run: Run, checkpoint: Optional[Path], device: str) -> Tuple[dict, bool
 # ------------------------------------------------------------------------------------------------------ model and data
 def read_config(run: Run) -> Config:
     """The config that a run wrote down, its data looked up from the current folder, the project's and the run's own."""
-    cfg = Config.fromfile(run.config)
+    cfg = read_foreign_config(run.config)
     init_default_scope(cfg.get('default_scope') or 'mmpretrain')
     for part in ('train', 'val', 'test'):
         for dataset, _ in datasets((cfg.get(f'{part}_dataloader') or {}).get('dataset') or {}):

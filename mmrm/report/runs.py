@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from ..utils.errors import UserFileError
+from ..utils.processes import warn
 
 SEED = re.compile(r'seed(\d+)')
 
@@ -247,13 +248,16 @@ def config_files(folder: Path, session: Path) -> List[Path]:
 
 
 def _read_settings(folder: Path, session: Path) -> Optional[dict]:
-    from mmengine.config import Config
+    from ..utils.trust import read_settings  # mmengine, which a --help does not need
 
+    refused = []
     for path in config_files(folder, session):
         try:
-            return Config.fromfile(path, import_custom_modules=False).to_dict()
-        except Exception:  # another project's, or half written; a run without it can still be shown
-            continue
+            return read_settings(path)
+        except UserFileError as error:  # code, or half written; a run without it can still be shown
+            refused.append(str(error))
+    if refused:
+        warn(refused[0])
     return None
 
 

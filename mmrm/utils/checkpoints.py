@@ -17,18 +17,21 @@ import tarfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
 import torch
 
 from .errors import UserFileError
 from .saved import find_saved, parse_name
+from .trust import TRUST, is_trusted
 
 IF_TRUSTED = 'If you trust where it comes from, convert it once (this executes it) and use the new file:'
 COUNTER = 'num_batches_tracked'  # of batch norm
 DAMAGED = ('is empty', 'is truncated', 'is damaged', 'was changed')  # what a good neighbour is offered for
 # A file of these bytes may unpack to FACTOR times its size and SMALL more; one tensor of it to EXPANDED times.
 SMALL, FACTOR, EXPANDED = 1 << 24, 100, 4
+SAFE_TORCH = 2, 10  # before, a crafted file can corrupt memory although weights_only=True
+_own: Set[Path] = set()  # folders of this process's own run
 _sound: Dict[str, tuple] = {}  # checksums that were found right in this process, by path
 
 
@@ -73,9 +76,32 @@ def check_file(path: Union[str, Path]) -> None:
             first bytes.
     """
     path = Path(path).expanduser()
-    wrong = _unreadable(path) or _fault(path)
+    wrong = _unreadable(path)
+    if not wrong:
+        check_torch(path)
+        wrong = _fault(path)
     if wrong:
         raise file_error(path, wrong)
+
+
+def own_folder(folder: Union[str, Path]) -> None:
+    """Say that this process's run writes its checkpoints to a folder, so that it may resume from them."""
+    _own.add(Path(folder).resolve())
+
+
+def check_torch(path: Union[str, Path]) -> None:
+    """Raise if this torch cannot read a file safely: a ``.pth`` of another run, before torch 2.10.
+
+    Args:
+        path (str | Path): The file, or its address.
+    """
+    version = tuple(int(number) for number in re.findall(r'\d+', torch.__version__)[:2])
+    own = not _own.isdisjoint(Path(path).resolve().parents)
+    if version < SAFE_TORCH and not own and not is_trusted() and not str(path).endswith('.safetensors'):
+        raise UserFileError(
+            f'checkpoint {path} is not read: with torch {torch.__version__} a crafted .pth file can corrupt memory '
+            f'although weights_only=True (CVE-2026-24747). Use torch 2.10 or newer or a .safetensors file, or {TRUST}.'
+        )
 
 
 def check_content(path: Union[str, Path], checkpoint: Any) -> None:
@@ -133,7 +159,7 @@ def meta_of(checkpoint: Any, file: Path) -> dict:
             text = (opened.metadata() or {}).get('meta', '')
         try:
             found = json.loads(text)
-        except ValueError:  # none, or another program's
+        except (ValueError, RecursionError):  # none, or another program's
             found = None
     elif isinstance(checkpoint, Mapping) and isinstance(checkpoint.get('meta'), Mapping):
         found = checkpoint['meta']
@@ -192,8 +218,6 @@ def refusal(path: Union[str, Path], error: pickle.UnpicklingError) -> UserFileEr
     """
     file = os.path.expanduser(path)
     local = os.path.isfile(file)
-    if 'might be corrupted' in str(error):  # torch before 2.4 says it in this way
-        return _damaged(path, error)
     names = _refused_globals(file if local else '', str(error))
     reason = f'asks for {", ".join(names)}' if names else f'cannot be checked ({_reason(str(error))})'
     if not local:
@@ -367,5 +391,5 @@ def _read_safetensors(path: Path) -> dict:
         raise UserFileError(f'checkpoint {path} needs the package safetensors: pip install safetensors.') from None
     try:
         return load_file(path, device='cpu')
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise _damaged(path, error) from error

@@ -47,6 +47,11 @@ def abbreviate(names: Iterable[str], number: int = 4) -> str:
     return ', '.join(names[:number]) + more
 
 
+def printable(text: str) -> str:
+    """A text without the characters that would move a terminal's cursor or change its colours."""
+    return ''.join(char if char.isprintable() or char in '\n\t' else '\ufffd' for char in text)
+
+
 def one_line(error: BaseException) -> str:
     """The message of an exception in one line."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
@@ -70,7 +75,7 @@ def cli(main):
         except UserError as error:
             if os.environ.get('MMRM_TRACEBACK') == '1':  # --traceback
                 traceback.print_exc()
-            print(f'error: {_without_worker(str(error))}', file=sys.stderr, flush=True)
+            print(f'error: {printable(_without_worker(str(error)))}', file=sys.stderr, flush=True)
             sys.exit(2)
         except KeyboardInterrupt:
             print('interrupted', file=sys.stderr, flush=True)

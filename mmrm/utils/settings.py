@@ -180,7 +180,7 @@ def parse_config(text: str) -> Optional[dict]:
     """A config from the text that mmengine keeps in a checkpoint, read without running it; None if it is not one."""
     try:
         statements = ast.parse(text).body
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deeply
         return None
     return {
         statement.targets[0].id: _value(statement.value)
@@ -201,7 +201,8 @@ def _value(node: ast.expr):
             _value(key): _value(value) for key, value in zip(node.keys, node.values) if isinstance(key, ast.Constant)
         }
     if isinstance(node, (ast.List, ast.Tuple)):
-        return [_value(each) for each in node.elts]
+        found = [_value(each) for each in node.elts]
+        return tuple(found) if isinstance(node, ast.Tuple) else found
     try:
         return ast.literal_eval(node)
     except ValueError:

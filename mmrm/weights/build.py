@@ -14,8 +14,9 @@ from ..core import ROI_LAYER
 from ..datasets.locate import find_data
 from ..utils import paths
 from ..utils.config import number_of_classes, preprocessor_of, read_config, require, type_name
-from ..utils.errors import UserError, UserFileError, UserValueError, one_line
+from ..utils.errors import UserError, UserFileError, UserValueError, one_line, printable
 from ..utils.settings import parse_config
+from ..utils.trust import check_names, read_foreign_config
 from .provenance import Weights, read_weights
 from .runs import find_checkpoint
 from .strict import UNUSED_IN_TEST, load_weights
@@ -146,10 +147,11 @@ def config_of(weights: Weights, config: Optional[Union[str, Path]] = None) -> Co
         return load_config(config)
     carried = parse_config(str(weights.meta.get('cfg') or '')) or {}
     if isinstance(carried.get('model'), dict):
+        check_names(carried, f'checkpoint {weights.file}')
         return Config(carried)
     files = sorted(weights.file.parent.glob('*.py'))
     if len(files) == 1:
-        return load_config(files[0])
+        return read_foreign_config(files[0])
     raise UserValueError(
         f'{weights.file} carries no config, and there are {len(files)} configs next to it: give --config FILE.'
     )
@@ -161,7 +163,7 @@ def class_names(weights: Weights, cfg: Config) -> List[str]:
     meta = weights.meta.get('dataset_meta')
     names = (meta.get('classes') or meta.get('CLASSES')) if isinstance(meta, dict) else None
     if isinstance(names, (list, tuple)) and len(names) == number:
-        return [str(name) for name in names]
+        return [printable(str(name)) for name in names]
     return [f'class {index}' for index in range(number)]
 
 

@@ -14,12 +14,13 @@ from ..utils.checkpoints import read_checkpoint
 from ..utils.config import type_name
 from ..utils.errors import UserFileError, UserTypeError, UserValueError, abbreviate
 from ..utils.processes import local_rank
-from .layouts import compare, describe, find_prefixes, split
+from .layouts import StateDict, compare, describe, find_prefixes, split
 from .provenance import read_weights, tensor_hash
 from .runs import find_checkpoint
 
 HOW = ' MMRM_BACKBONE=PATH or --cfg-options model.init_cfg.checkpoint=PATH names another file or run.'
 # An RM head's RoI layer serves training only; batch norm's counter is unused with a fixed momentum.
+FINITE = torch.zeros(1)
 UNUSED_IN_TEST = (f'{ROI_LAYER}.', 'num_batches_tracked')
 
 
@@ -84,13 +85,22 @@ def load_backbone(
             f'{file} does not fit {name}, nothing was loaded. The file looks like {describe(given)} '
             f'({network.layout}), {name} is {describe(wanted)}. {problems}{hint}'
         )
-    broken = [key for key, value in given.items() if value.is_floating_point() and not value.isfinite().all()]
-    if broken:
-        raise UserFileError(f'{file}: {len(broken)} tensors contain infinite values or NaN: {abbreviate(broken)}.')
+    check_finite(given, wanted, file)
     filled = {key: value.to(wanted[key].dtype) for key, value in given.items() if key in wanted}
     module.load_state_dict(filled, strict=False)
     values = sum(value.numel() for value in filled.values())
     return Loaded(file, network.layout, len(filled), values, tensor_hash(filled))
+
+
+def check_finite(given: StateDict, wanted: StateDict, file: Union[str, Path]) -> None:
+    """Raise if tensors of a file are not finite; a mask of infinite values is, in the network as it is built, too."""
+    broken = [key for key, value in given.items() if not _is_finite(value) and _is_finite(wanted.get(key, FINITE))]
+    if broken:
+        raise UserFileError(f'{file}: {len(broken)} tensors contain NaN or infinite values: {abbreviate(broken)}.')
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
@@ -134,6 +144,7 @@ def load_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) 
     problems = compare(wanted, given, 'the model')
     if problems:
         raise UserFileError(f'checkpoint {path} does not fit the config: {problems}')
+    check_finite(given, own, path)
     model.load_state_dict(given, strict=False)
 
 

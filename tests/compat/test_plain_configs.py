@@ -8,10 +8,10 @@ from mmengine.config import Config, ConfigDict
 from mmengine.infer import BaseInferencer
 
 from mmrm import cli
-from mmrm.compat import policy
 from mmrm.utils.config import read_config
 from mmrm.utils.errors import UserFileError
 from mmrm.utils.paths import shipped
+from mmrm.utils.trust import is_plain
 
 TAG = '!!python/object/apply:os.mkdir'
 
@@ -152,7 +152,7 @@ def test_code_in_a_checkpoints_config_is_not_executed(code, place, tmp_path):
 
 def test_what_mmengine_writes_into_checkpoints_is_plain():
     for name in ('rm/resnet50_8xb64_in1k', 'rm/atss_r50_fpn_1x_coco', 'rm/upernet_r50_8xb2-80k_ade20k-512x512'):
-        assert policy.is_plain(Config.fromfile(shipped() / f'configs/{name}.py').pretty_text)
+        assert is_plain(Config.fromfile(shipped() / f'configs/{name}.py').pretty_text)
 
 
 def test_a_config_of_ones_own_may_still_be_code():

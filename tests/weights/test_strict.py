@@ -188,7 +188,7 @@ WRONG = {
     'a list': (lambda: [torch.ones(2)], ['it is a list, not a dictionary of tensors']),
     'not finite': (
         lambda: changed('layer2.0.bn1.running_mean', lambda value: value * float('nan')),
-        ['infinite values or NaN: layer2.0.bn1.running_mean'],
+        ['NaN or infinite values: layer2.0.bn1.running_mean'],
     ),
 }
 
