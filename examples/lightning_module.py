@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 import lightning
+import numpy as np
 import torch
 import torchvision
 from torch.utils.data import DataLoader
@@ -20,16 +21,29 @@ from mmrm import RecursiveMixModel
 
 
 class RecursiveMixClassifier(lightning.LightningModule):
-    """A network of torchvision with RM; everything that is RM stands in ``__init__`` and the two methods below it."""
+    """A network of torchvision with RM. With a ``StatefulDataLoader`` of torchdata a resume in mid-epoch is exact."""
 
-    def __init__(self, model, layer, num_classes, size=224, omega=0.5, lr=0.1, epochs=100):
+    def __init__(self, model, layer, num_classes, size=224, omega=0.5, lr=0.1, epochs=100, off_epochs=0, seed=0):
         super().__init__()
         self.save_hyperparameters()
         net = torchvision.models.get_model(model, weights=None, num_classes=num_classes)
-        self.model = RecursiveMixModel(net, layer, omega=omega, input_size=size)
+        self.model = RecursiveMixModel(net, layer, omega=omega, input_size=size, rng=np.random.RandomState(seed))
 
-    def on_train_epoch_start(self):
+    def on_train_epoch_start(self):  # Lightning does not call it where a run resumes in mid-epoch
         self.model.reset_history()
+
+    def on_train_batch_start(self, batch, _):
+        self.model.enabled = self.current_epoch < self.hparams.epochs - self.hparams.off_epochs
+
+    def on_save_checkpoint(self, checkpoint):  # every process has its own history
+        states = [self.model.rm.state_dict()]
+        if self.trainer.world_size > 1:
+            states = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(states, self.model.rm.state_dict())
+        checkpoint['rm'] = states
+
+    def on_load_checkpoint(self, checkpoint):
+        self.model.rm.load_state_dict(checkpoint['rm'][self.global_rank])
 
     def training_step(self, batch, _):
         loss = self.model(*batch)

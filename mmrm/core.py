@@ -182,6 +182,10 @@ class RecursiveMix:
         interpolation: How the historical image is resized, ``'nearest'`` or ``'bilinear'``.
         num_classes: Number of classes, needed only if :meth:`mix` gets integer labels.
         rng: Where :math:`\lambda` and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
+        prob: How often a batch is mixed, in [0, 1]. Else it stays as it is, and the history, too.
+
+    Attributes:
+        enabled: False switches mixing off, as for the last epochs: batches stay as they are, and the history, too.
     """
 
     def __init__(
@@ -190,6 +194,7 @@ class RecursiveMix:
         interpolation: str = 'nearest',
         num_classes: Optional[int] = None,
         rng: Any = None,
+        prob: float = 1.0,
         *,
         history: bool = True,
     ):
@@ -201,6 +206,8 @@ class RecursiveMix:
             raise ValueError(f'RecursiveMix: num_classes={num_classes!r} must be None or an integer of at least 2.')
         if rng is not None and not (hasattr(rng, 'uniform') and hasattr(rng, 'randint')):
             raise TypeError(f'RecursiveMix: rng={rng!r} must be None or an np.random.RandomState.')
+        if isinstance(prob, bool) or not isinstance(prob, (int, float)) or not 0 <= prob <= 1:
+            raise ValueError(f'RecursiveMix: prob={prob!r} must be a number in [0, 1].')
         if history is not True:  # the way to ask for the ablation "RS" in version 0.1
             raise ValueError(
                 f'RecursiveMix: history={history!r} is gone. The ablation "RS" has its own class: '
@@ -210,6 +217,8 @@ class RecursiveMix:
         self.interpolation = interpolation
         self.num_classes = num_classes
         self.rng = rng
+        self.prob = prob
+        self.enabled = True
         self._history: Optional[_History] = None
         self._mix: Optional[Mix] = None
         self._copy_images = False
@@ -219,24 +228,43 @@ class RecursiveMix:
         self._history = None
         self._mix = None
 
-    def history_state(self) -> Dict[str, torch.Tensor]:
-        """What the next iteration needs of this one, for a checkpoint: images, scores and prediction, if there are."""
+    def state_dict(self) -> Dict[str, torch.Tensor]:
+        """What the next iteration needs of this one, for a checkpoint. With several processes each has its own.
+
+        Tensors only: images, scores, prediction and the size of the map, if there are, and the state of an own ``rng``.
+        NumPy's global generator, ``prob`` and ``enabled`` are not part of it.
+        """
         past, lost = self._history, self._history is not None and self._history.overwritten
         state = dict(copy_images=torch.tensor(int(self._copy_images or lost)))
         if past is not None and not lost:
             state.update(images=past.images, scores=past.scores)
             if past.mix.prediction is not None:
                 state.update(prediction=past.mix.prediction)
+            if past.mix.map_size is not None:
+                state.update(map_size=torch.tensor(past.mix.map_size))
+        if hasattr(self.rng, 'get_state'):
+            _, keys, *rest = self.rng.get_state()
+            state.update(rng=torch.tensor([*keys.tolist(), *rest], dtype=torch.float64))  # exact for all of them
         return state
 
-    def load_history_state(self, state: Dict[str, torch.Tensor]) -> None:
-        """Restore what :meth:`history_state` returned."""
+    def load_state_dict(self, state: Dict[str, torch.Tensor]) -> None:
+        """Restore what :meth:`state_dict` returned: the next iteration is the one that would have followed."""
+        if 'rng' in state and not hasattr(self.rng, 'set_state'):
+            raise ValueError(
+                'RecursiveMix: the saved one had a generator of its own. Give this one a generator, too, '
+                'rng=np.random.RandomState(), or its boxes will be others.'
+            )
         self.reset()
         self._copy_images = bool(state['copy_images'])
         if 'images' in state:
             height, width = state['images'].shape[-2:]
             mix = Mix(0.0, 0, Box(0, 0, 0, 0), (height, width), prediction=state.get('prediction'))
+            if 'map_size' in state:
+                mix.map_size = tuple(state['map_size'].tolist())
             self._history = _History(state['images'], state['scores'], mix)
+        if 'rng' in state:
+            *keys, position, has_gauss, gauss = state['rng'].tolist()
+            self.rng.set_state(('MT19937', np.array(keys, np.uint32), int(position), int(has_gauss), gauss))
 
     @torch._disable_dynamo  # it draws with NumPy, and slices by what it drew; imports dynamo in its first call
     def mix(self, images: torch.Tensor, labels: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, Mix]:
@@ -247,12 +275,16 @@ class RecursiveMix:
             labels: Integers, shape ``(N, )``, or one-hot or soft scores, shape ``(N, num_classes)``.
 
         Returns:
-            The mixed images and float32 scores, both new tensors, and what was mixed, for :class:`Consistency`.
+            The mixed images and float32 scores, both new tensors, and what was mixed, for :class:`Consistency`. Where
+            mixing is off, the images are those that were given.
         """
-        scores = self._scores(images, labels)
-        images = images.detach().clone()
+        scores, rng = self._scores(images, labels), np.random if self.rng is None else self.rng
         height, width = images.shape[-2:]
-        past, rng = self._valid_history(images, scores), np.random if self.rng is None else self.rng
+        if not self.enabled or (self.prob < 1 and rng.uniform(0, 1) >= self.prob):
+            share = torch.zeros((), device=images.device)
+            return images, scores, Mix(0.0, 0, Box(0, 0, 0, 0), (height, width), share=share)  # the history stays
+        images = images.detach().clone()
+        past = self._valid_history(images, scores)
         box = Box(0, 0, 0, 0) if past is None else sample_box(sample_lambda(self.alpha, rng), height, width, rng)
         mix = Mix(0.0, 0, box, (height, width))
         if past is not None and box.area:

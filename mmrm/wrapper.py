@@ -70,8 +70,10 @@ class RecursiveMixModel(nn.Module):
         prefix_tokens: Class and register tokens before the image's tokens. None: ``module.num_prefix_tokens`` as timm
             has it, or as many as leave a grid of the image's aspect ratio.
         rng: Where :math:`\lambda` and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
+        prob: How often a batch is mixed, in [0, 1].
 
     Attributes:
+        enabled: False switches mixing off, as for the last epochs. The history stays as it is.
         losses: The parts of the last loss, detached: ``cross_entropy``, ``consistency`` (weighted, as it was added),
             ``kl``, the mean KL of the mixed samples, and ``lam``, the mean :math:`\lambda` of the batch.
         in_channels: Channels of the feature map.
@@ -91,6 +93,7 @@ class RecursiveMixModel(nn.Module):
         layout: Optional[str] = None,
         prefix_tokens: Optional[int] = None,
         rng: Any = None,
+        prob: float = 1.0,
     ):
         super().__init__()
         if not isinstance(module, nn.Module):
@@ -106,6 +109,7 @@ class RecursiveMixModel(nn.Module):
         self.label_smoothing = float(label_smoothing)
         self.losses: Dict[str, Any] = {}
         self._tap = _Tap()
+        self._scores_checked = False
         self._reading, self.num_classes = _dry_run(module, layer, _size(input_size), layout, prefix_tokens)
         self.in_channels = self._reading.shape[0]
         if num_classes not in (None, self.num_classes):
@@ -113,9 +117,17 @@ class RecursiveMixModel(nn.Module):
                 f'RecursiveMixModel: num_classes={num_classes}, but {type(module).__name__} gives '
                 f'{self.num_classes} logits: leave num_classes out, or build the network with it.'
             )
-        self.rm = RecursiveMix(alpha, interpolation, num_classes=self.num_classes, rng=rng)
+        self.rm = RecursiveMix(alpha, interpolation, self.num_classes, rng, prob)
         device = next((p.device for p in module.parameters()), None)
         self.consistency = Consistency(self.in_channels, self.num_classes, omega=omega).to(device)
+
+    @property
+    def enabled(self) -> bool:
+        return self.rm.enabled
+
+    @enabled.setter
+    def enabled(self, value: bool) -> None:
+        self.rm.enabled = value
 
     def reset_history(self) -> None:
         """Empty the history, as at the start of an epoch: the next batch is not mixed."""
@@ -127,14 +139,15 @@ class RecursiveMixModel(nn.Module):
 
         Args:
             images: Shape ``(N, C, H, W)``.
-            labels: Integers, shape ``(N, )``, or scores, shape ``(N, num_classes)``. In eval mode the loss is the
-                plain cross entropy, and the history stays as it is.
+            labels: Integers, shape ``(N, )``, or scores, shape ``(N, num_classes)``, whose rows sum to 1. In eval mode
+                the loss is the plain cross entropy, and the history stays as it is.
 
         Returns:
             The loss, a float32 scalar, or the logits, shape ``(N, num_classes)``.
         """
         if labels is None:
             return _logits(self.module(images))
+        self._check_scores(labels)
         if not self.training:
             cross_entropy = _cross_entropy(_logits(self.module(images)), labels)
             self.losses = dict(cross_entropy=cross_entropy.detach())
@@ -150,6 +163,18 @@ class RecursiveMixModel(nn.Module):
             return self._loss(images, scores, mix)
         finally:
             self._tap.stop()
+
+    def _check_scores(self, labels: torch.Tensor) -> None:
+        """Raise if rows of scores do not sum to 1; a GPU would wait for that, so there only the first batch counts."""
+        if labels.ndim != 2 or (labels.device.type != 'cpu' and self._scores_checked):
+            return
+        self._scores_checked = True
+        sums = labels.detach().float().sum(dim=1)
+        if not torch.allclose(sums, torch.ones_like(sums), atol=1e-2):
+            raise ValueError(
+                'RecursiveMixModel: scores of one label per image must sum to 1, but rows sum to '
+                f'{float(sums.min()):.4g} to {float(sums.max()):.4g}. Several labels per image are not supported.'
+            )
 
     def _loss(self, images: torch.Tensor, scores: torch.Tensor, mix: Mix) -> torch.Tensor:
         """The loss of a mixed batch: what ``torch.compile`` makes one graph of."""

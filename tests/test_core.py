@@ -57,6 +57,34 @@ def test_mix_returns_what_mmpretrains_call_leaves_to_take_mix():
         assert other.take_mix() is None and one.take_mix() is None
 
 
+def test_off_a_batch_and_the_history_stay_as_they_are():
+    """What is mixed afterwards is as if the batches in between had never been."""
+    torch.manual_seed(0)
+    one, other = (RecursiveMix(alpha=1.0, num_classes=5, rng=np.random.RandomState(3)) for _ in range(2))
+    for on in (False, True, True, False, False, True, False, True):
+        images, labels = batch()
+        one.enabled = on
+        x, y, mix = one.mix(images, labels)
+        if on:
+            expected = other.mix(images, labels)
+            assert torch.equal(x, expected[0]) and torch.equal(y, expected[1]) and mix.box == expected[2].box
+            past = expected[2].historical_prediction
+            assert mix.historical_prediction is past is None or torch.equal(mix.historical_prediction, past)
+        else:
+            assert x is images and torch.equal(y, F.one_hot(labels, 5).float()) and mix.lam == mix.share == 0
+        logits, features = torch.randn(4, 5), torch.randn(4, 8, 2, 2)
+        for each in (mix, expected[2]) if on else (mix,):
+            Consistency(8, 5)(each, features, logits)
+    assert past is not None and mix.lam > 0
+
+
+def test_prob_is_how_often_a_batch_is_mixed():
+    rm = RecursiveMix(alpha=1.0, num_classes=5, rng=np.random.RandomState(0), prob=0.3)
+    assert 0.2 < np.mean([rm.mix(*batch())[2].lam > 0 for _ in range(300)]) < 0.4
+    never = RecursiveMix(num_classes=5, prob=0)
+    assert all(never.mix(*batch())[2].lam == 0 for _ in range(5)) and never._history is None
+
+
 @pytest.mark.parametrize(
     'classes, images, labels, told',
     [

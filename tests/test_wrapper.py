@@ -123,6 +123,20 @@ def test_label_smoothing_is_of_the_loss_and_not_of_the_history():
     assert smooth.losses['cross_entropy'] != plain.losses['cross_entropy']
 
 
+def test_switched_off_it_is_the_plain_loss_and_fc_roi_has_its_gradient():
+    model, data = small(prob=1.0), batches(3)
+    model(*data[0])
+    kept, model.enabled = model.rm._history, False
+    loss = model(*data[1])
+    loss.backward()
+    assert torch.allclose(loss, F.cross_entropy(copy.deepcopy(model.module)(data[1][0]), data[1][1]))
+    assert model.rm._history is kept and not model.enabled and model.losses['lam'] == 0
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    model.enabled = True
+    model(*data[2])
+    assert model.losses['lam'] > 0 and small(prob=0.25).rm.prob == 0.25
+
+
 # How it reads a network.
 
 
@@ -394,6 +408,14 @@ def test_tokens_that_make_no_grid_are_named():
     model._reading = model._reading._replace(prefix=0)
     with pytest.raises(ValueError, match="the 17 tokens of layer 'body', after 0 prefix tokens, make no grid"):
         model(*batches(1)[0])
+
+
+@pytest.mark.parametrize('train', [True, False])
+def test_several_labels_per_image_are_refused(train):
+    model, images = small().train(train), torch.randn(2, 3, 32, 32)
+    model(images, torch.tensor([[0.25, 0.25, 0.5, 0, 0], [1, 0, 0, 0, 0]]))
+    with pytest.raises(ValueError, match='must sum to 1, but rows sum to 1 to 2'):
+        model(images, torch.tensor([[1, 0, 1, 0, 0], [1, 0, 0, 0, 0]]))
 
 
 def test_data_parallel_is_refused():

@@ -138,11 +138,11 @@ def reset_history(model: nn.Module) -> None:
 
 
 def history_state(model: nn.Module) -> List[dict]:
-    """The state of every RecursiveMix in ``model``, see :meth:`mmrm.core.RecursiveMix.history_state`."""
-    return [augment.history_state() for augment in recursive_mixes(model)]
+    """The state of every RecursiveMix in ``model``, see :meth:`mmrm.core.RecursiveMix.state_dict`."""
+    return [augment.state_dict() for augment in recursive_mixes(model)]
 
 
 def load_history_state(model: nn.Module, states: List[dict]) -> None:
     """Give every RecursiveMix in ``model`` the state that :func:`history_state` returned."""
     for augment, state in zip(recursive_mixes(model), states):
-        augment.load_history_state(state)
+        augment.load_state_dict(state)

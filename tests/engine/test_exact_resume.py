@@ -38,6 +38,11 @@ ITERATIONS = dict(
 CASES = {
     'epochs': dict(),
     'epochs, the history never emptied': dict(reset=False),
+    'epochs, mixed rarely and not in the last one': dict(
+        reset=False,
+        model_settings=dict(augments=dict(type='RecursiveMix', alpha=1.0, prob=0.7)),
+        schedule=dict(type='MixScheduleHook', last_epochs=1),
+    ),
     'epochs, accumulated': dict(accumulate=2, every=1),
     'iterations': ITERATIONS,
     'iterations, accumulated': dict(ITERATIONS, accumulate=2, every=1),

@@ -20,6 +20,17 @@ from mmrm.engine.runner import Runner as MMRMRunner
 SEEDED = dict(type='rm_worker_init')
 
 
+class WatchLambda(Hook):
+    """Notes in which epochs a batch is mixed."""
+
+    def __init__(self):
+        self.mixed = set()
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if outputs['rm_lambda'] > 0:
+            self.mixed.add(runner.epoch)
+
+
 class WatchHistory(Hook):
     """Notes before each iteration whether there is a history."""
 
@@ -149,3 +160,24 @@ def test_channels_last_leaves_the_gradients_of_several_processes_in_one_layout(t
         assert each.model is compiled
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_mixing_is_off_in_the_first_and_the_last_epochs(tmp_path):
+    watch = WatchLambda()
+    schedule = dict(type='MixScheduleHook', first_epochs=1, last_epochs=1)
+    stock(tmp_path, [watch], schedule=schedule, loop=dict(by_epoch=True, max_epochs=4), validate=False).train()
+    assert watch.mixed == {1, 2}
+
+
+@pytest.mark.parametrize(
+    'schedule, settings, message',
+    [
+        (dict(last_epochs=-1), {}, 'last_epochs=-1 must be an integer >= 0'),
+        (dict(first_epochs=1, last_epochs=2), {}, 'first_epochs=1 and last_epochs=2 leave none of 3 epochs'),
+        (dict(last_epochs=1), dict(loop=dict(by_epoch=False, max_iters=4)), 'counts epochs'),
+        (dict(last_epochs=1), dict(model_settings=dict(augments=dict(type='Mixup', alpha=1.0))), 'no RecursiveMix'),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_named(schedule, settings, message, tmp_path):
+    with pytest.raises(ValueError, match=f'MixScheduleHook.* {message}'):
+        stock(tmp_path, schedule=dict(type='MixScheduleHook', **schedule), validate=False, **settings).train()

@@ -189,6 +189,7 @@ def test_effective_classes_of_the_label_recursion():
     [(RecursiveMix, 'alpha', value) for value in (0, 1.5, float('nan'), '0.5')]
     + [(RecursiveMix, 'num_classes', value) for value in (0, True, '10')]
     + [(RecursiveMix, 'interpolation', 'bicubic'), (RecursiveMix, 'rng', 7)]
+    + [(RecursiveMix, 'prob', value) for value in (-0.1, 1.1, True)]
     + [(ResizeFillMix, 'alpha', float('inf')), (ResizeFillMix, 'interpolation', 'bicubic')],
 )
 def test_bad_argument_is_named(kind, argument, value):

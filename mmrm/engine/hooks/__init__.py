@@ -6,6 +6,7 @@ from .check_classes import CheckClassesHook
 from .crash_safe_checkpoint import CrashSafeCheckpointHook
 from .dropblock import DropBlockHook
 from .log_consistency import LogConsistencyHook
+from .mix_schedule import MixScheduleHook
 from .mixed_batches import MixedBatchesHook
 from .non_finite import NonFiniteLossHook, TrainingDivergedError
 from .random_state import RandomStateHook, rm_worker_init
@@ -18,6 +19,7 @@ __all__ = [
     'CrashSafeCheckpointHook',
     'DropBlockHook',
     'LogConsistencyHook',
+    'MixScheduleHook',
     'MixedBatchesHook',
     'NonFiniteLossHook',
     'RandomStateHook',

@@ -1,0 +1,43 @@
+"""RecursiveMix in some epochs only."""
+
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import EpochBasedTrainLoop
+
+from ...models.data_preprocessor import recursive_mixes
+from ...utils.errors import UserValueError
+
+
+@HOOKS.register_module()
+class MixScheduleHook(Hook):
+    """Switches RecursiveMix off in the first and the last epochs of a run.
+
+    Off, a batch stays as it is and the history is left alone. Whether an epoch mixes depends on its number only, so a
+    resumed run continues as it would have.
+
+    Args:
+        first_epochs (int): Epochs at the start that are not mixed, a warm-up. Defaults to 0.
+        last_epochs (int): Epochs at the end that are not mixed. Defaults to 0.
+    """
+
+    def __init__(self, first_epochs: int = 0, last_epochs: int = 0):
+        for name, value in dict(first_epochs=first_epochs, last_epochs=last_epochs).items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise UserValueError(f'MixScheduleHook: {name}={value!r} must be an integer >= 0.')
+        self.first_epochs, self.last_epochs = first_epochs, last_epochs
+
+    def before_train(self, runner) -> None:
+        if not isinstance(runner.train_loop, EpochBasedTrainLoop):
+            raise UserValueError('MixScheduleHook counts epochs: it needs train_cfg=dict(by_epoch=True, ...).')
+        if not recursive_mixes(runner.model):
+            raise UserValueError('MixScheduleHook: there is no RecursiveMix in batch_augments.')
+        if self.first_epochs + self.last_epochs >= runner.max_epochs:
+            raise UserValueError(
+                f'MixScheduleHook: first_epochs={self.first_epochs} and last_epochs={self.last_epochs} leave none of '
+                f'{runner.max_epochs} epochs to mix.'
+            )
+
+    def before_train_epoch(self, runner) -> None:
+        enabled = self.first_epochs <= runner.epoch < runner.max_epochs - self.last_epochs
+        for augment in recursive_mixes(runner.model):
+            augment.enabled = enabled
