@@ -1,3 +1,5 @@
+import functools
+import gc
 import random
 import socket
 import sys
@@ -8,12 +10,27 @@ import pytest
 import torch
 from mmengine.logging import MessageHub, MMLogger
 from mmengine.registry import DefaultScope
+from mmengine.utils.dl_utils import collect_env
 from mmengine.visualization import Visualizer
 
 import mmrm.models  # noqa: F401  what every config imports, before a test imports mmdet or mmseg
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers.py and reference.py, from every folder of tests
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tools/ and projects/
+
+
+def pytest_collection_finish():
+    """What is imported by now stays: mmengine collects garbage for every data set, and would visit all of it."""
+    gc.freeze()
+
+
+@pytest.fixture(scope='session', autouse=True)
+def _quick_mmengine():
+    """mmengine formats the config by yapf four times in a run, and asks gcc and git for their versions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('mmengine.config.config.FormatCode', lambda text, **style: (text, True))
+        patch.setattr('mmengine.runner.runner.collect_env', functools.cache(collect_env))
+        yield
 
 
 @pytest.fixture(autouse=True)

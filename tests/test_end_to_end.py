@@ -1,45 +1,25 @@
-"""The main job as a user does it: pretrain with RM, export, fine-tune a detector and a segmentor, evaluate.
+"""The main job as a user does it: pretrain with RM, export, fine-tune a detector or a segmentor, evaluate, resume.
 
-The detector in this process, the segmentor (slow) with each step in a process of its own. Networks and recipes are the
-shipped ones, the images few and small.
+Networks and recipes are the shipped ones, the images few and small.
 """
 
 import importlib
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from downstream import CONFIGS, small_world, write_pretraining
 
-import mmrm
 from mmrm.weights import find_checkpoint, read_checkpoint
 
-TOOLS = mmrm.utils.paths.shipped() / 'tools'
 
-
-def tool(name, *args, cwd, separate=False, **env):
-    """Run a command from a folder that is not the checkout's, in this process or in its own."""
-    args, env = [str(each) for each in args], {'MMRM_DEVICE': 'cpu', 'OMP_NUM_THREADS': '1', **env}
-    if not separate:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(cwd)
-            for key, value in env.items():
-                patch.setenv(key, value)
-            importlib.import_module(f'mmrm.cli.{name}').main(args)
-        return
-    done = subprocess.run(
-        [sys.executable, str(TOOLS / f'{name}.py'), *args],
-        env={**os.environ, 'PYTHONPATH': str(Path(__file__).parent), **env},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+def tool(name, *args, cwd, **env):
+    """Run a command from a folder that is not the checkout's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        for key, value in dict(MMRM_DEVICE='cpu', **env).items():
+            patch.setenv(key, value)
+        importlib.import_module(f'mmrm.cli.{name}').main([str(each) for each in args])
 
 
 @pytest.fixture(scope='module')
@@ -50,17 +30,14 @@ def job(tmp_path_factory):
     (root / 'data' / 'ade').mkdir(parents=True)
     (root / 'data' / 'coco').symlink_to(world / 'coco')
     (root / 'data' / 'ade' / 'ADEChallengeData2016').symlink_to(world / 'ade')
-    tool(
-        'train', write_pretraining('r50', world, root / 'pretraining.py'), '--work-dir', root / 'pretraining', cwd=root
-    )
+    config = write_pretraining('r50', world, root / 'pretraining.py')
+    tool('train', config, '--work-dir', root / 'pretraining', cwd=root)
     tool('export', 'backbone', root / 'pretraining', root / 'backbone.pth', cwd=root)
     return root
 
 
 DETECTOR = [
     'train_dataloader.dataset.pipeline.2.scale=(96,96)',
-    'val_dataloader.dataset.pipeline.1.scale=(96,96)',
-    'test_dataloader.dataset.pipeline.1.scale=(96,96)',
     'train_cfg.max_epochs=1',
     'model.test_cfg.score_thr=-1.0',
     'model.test_cfg.max_per_img=10',
@@ -68,41 +45,27 @@ DETECTOR = [
 SEGMENTOR = [
     'train_dataloader.dataset.pipeline.2.scale=(96,96)',
     'train_dataloader.dataset.pipeline.3.crop_size=(96,96)',
-    'val_dataloader.dataset.pipeline.1.scale=(96,96)',
-    'test_dataloader.dataset.pipeline.1.scale=(96,96)',
     'model.data_preprocessor.size=(96,96)',
     'train_cfg.max_iters=1',
     'train_cfg.val_interval=1',
     'default_hooks.checkpoint.interval=1',
 ]
-LOADERS = [f'{part}_dataloader.num_workers=0' for part in ('train', 'val', 'test')]
+BOTH = [f'{part}_dataloader.num_workers=0' for part in ('train', 'val', 'test')]
+BOTH += [f'{part}_dataloader.dataset.pipeline.1.scale=(96,96)' for part in ('val', 'test')]
+ATSS = ('atss_r50_fpn_1x_coco', DETECTOR, 'epoch_1.pth', ['coco/bbox_mAP', 'coco/bbox_mAP_50'])
+PSPNET = ('pspnet_r50_8xb2-80k_ade20k-512x512', SEGMENTOR, 'iter_1.pth', ['mIoU', 'mAcc', 'aAcc'])
 
 
-@pytest.mark.parametrize(
-    'name, options, checkpoint, metrics, separate',
-    [
-        ('atss_r50_fpn_1x_coco', DETECTOR, 'epoch_1.pth', ['coco/bbox_mAP', 'coco/bbox_mAP_50'], False),
-        pytest.param(
-            'pspnet_r50_8xb2-80k_ade20k-512x512',
-            SEGMENTOR,
-            'iter_1.pth',
-            ['mIoU', 'mAcc', 'aAcc'],
-            True,
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_pretrained_weights_reach_the_first_step_and_the_result_is_evaluated(
-    name, options, checkpoint, metrics, separate, job
-):
+@pytest.mark.parametrize('name, options, checkpoint, metrics', [ATSS, pytest.param(*PSPNET, marks=pytest.mark.slow)])
+def test_pretrained_weights_reach_the_first_step_and_the_result_is_evaluated(name, options, checkpoint, metrics, job):
     config, work_dir = job / f'{name}.py', job / name
     config.write_text(
         f"_base_ = ['{CONFIGS / 'rm' / name}.py']\n"
         "custom_imports = dict(imports=['mmrm.models', 'downstream'], allow_failed_imports=False)\n"
         "custom_hooks = [dict(type='RememberBackbone')]\n"
     )
-    env = dict(cwd=job, separate=separate, MMRM_DATA='data', MMRM_BACKBONE='backbone.pth')
-    options = ['--cfg-options', *options, *LOADERS]
+    env = dict(cwd=job, MMRM_DATA='data', MMRM_BACKBONE='backbone.pth')
+    options = ['--cfg-options', *options, *BOTH]
     tool('train', config, '--work-dir', work_dir, *options, **env)
     (log,) = work_dir.glob('*/*.log')
     assert log.read_text().count('StrictPretrained: backbone <- ') == 1
@@ -121,5 +84,5 @@ def test_pretrained_weights_reach_the_first_step_and_the_result_is_evaluated(
     found = json.loads(out.read_text())
     assert set(metrics) <= set(found) and all(0 <= found[metric] <= 100 for metric in metrics)
 
-    # So does going on: the file that the run started from may be gone.
+    # So does resuming: the file that the run started from may be gone.
     tool('train', config, '--work-dir', work_dir, '--resume', *options, **env)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from helpers import batch, step
 from mmengine.config import Config
-from mmengine.utils import get_installed_path
 from mmpretrain.registry import MODELS
 
 import mmrm.models  # noqa: F401
@@ -94,18 +93,3 @@ def test_a_backbone_that_pools_is_told_which_setting_gives_a_map(name, hint, tmp
     model = build(config, **{**LESS[name], **pools})
     with pytest.raises(ValueError, match=hint):
         step(model, batch(2, (64, 64), num_classes=1000))
-
-
-def test_mobilenets_head_keeps_its_layers_and_goes_back_into_the_stock_network(tmp_path):
-    """The region shares the hidden layer and has a copy of the last one: that is all that the stock head lacks."""
-    torch.manual_seed(0)
-    model = build(config_of('MobileNetV3', tmp_path))
-    model.init_weights()
-    shipped = f'{get_installed_path("mmpretrain")}/.mim/configs/{BASES["MobileNetV3"]}'
-    stock = MODELS.build(Config.fromfile(shipped).model)
-    missing, extra = stock.load_state_dict(model.state_dict(), strict=False)
-    assert not missing and extra == ['head.fc_roi.weight', 'head.fc_roi.bias']
-    assert model.head.fc_roi.weight.shape == (1000, 1024)
-    images = torch.randn(2, 3, 64, 64)
-    with torch.no_grad():
-        assert torch.equal(model.eval()(images), stock.eval()(images))

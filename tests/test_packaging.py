@@ -120,16 +120,8 @@ assert path == paths.find_config('rm/resnet50_8xb64_in1k.py')
 assert Config.fromfile(path).model.head.type == 'RMConsistencyHead'
 print(mmrm.__file__, paths.default_work_dir(path))
 """
-    run = subprocess.run(
-        [sys.executable, '-c', code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={'PYTHONPATH': str(tmp_path / 'site'), 'PATH': '/usr/bin:/bin', 'HOME': str(tmp_path)},
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip().endswith(f'{tmp_path}/work_dirs/rm/resnet50_8xb64_in1k')
-    assert str(tmp_path / 'site') in run.stdout
+    told = run_away_from_the_checkout(tmp_path, sys.executable, '-c', code, PYTHONPATH=str(tmp_path / 'site'))
+    assert told.endswith(f'{tmp_path}/work_dirs/rm/resnet50_8xb64_in1k') and str(tmp_path / 'site') in told
 
 
 LOOP = """
@@ -137,6 +129,7 @@ assert not any(map(importlib.util.find_spec, ('mmengine', 'mmcv', 'mmpretrain', 
 import mmrm
 import torch
 from mmrm import Consistency, RecursiveMix, RecursiveMixModel
+from mmrm.models.regularisers import FeatureCutMix, ManifoldMixup, MoEx
 from torch import nn
 net = nn.Sequential(nn.Conv2d(3, 6, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
 model = RecursiveMixModel(net, layer='0', input_size=32, alpha=1.0)
@@ -154,117 +147,57 @@ except ImportError as error:
 print(mmrm.__file__)
 """
 # torch and numpy, and what the two import: no OpenMMLab, and nothing of mmrm's further requirements.
-BARE = (
-    'torch',
-    'torchgen',
-    'functorch',
-    'numpy',
-    'numpy.libs',
-    'typing_extensions.py',
-    'filelock',
-    'sympy',
-    'mpmath',
-    'networkx',
-    'jinja2',
-    'markupsafe',
-    'fsspec',
-    'triton',
-    'nvidia',
-    'cuda',
-    'setuptools',
-    '_distutils_hack',
-)
+BARE = 'torch torchgen functorch numpy numpy.libs typing_extensions.py filelock sympy mpmath networkx jinja2 markupsafe'
+BARE += ' fsspec triton nvidia cuda setuptools _distutils_hack'
+PACKAGES = Path(torch.__file__).parents[1]
+
+
+def install(wheel, folder, packages):
+    """The Python of a fresh virtual environment with the wheel, installed by pip, and a folder of packages."""
+    subprocess.run([sys.executable, '-m', 'venv', str(folder / 'venv')], check=True, capture_output=True)
+    python = folder / 'venv' / 'bin' / 'python'
+    command = [python, '-m', 'pip', 'install', '-q', '--no-deps', '--no-index', Path(wheel.filename).resolve()]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    # As a line of a .pth file the folder is a place for modules only: the editable mmrm in it does not count.
+    (next((folder / 'venv').glob('lib/python*/site-packages')) / 'packages.pth').write_text(f'{packages}\n')
+    return python
+
+
+def run_away_from_the_checkout(folder, *command, **environment):
+    command = list(map(str, command))
+    environment = {'PATH': '/usr/bin:/bin', 'HOME': str(folder), 'OMP_NUM_THREADS': '1', **environment}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, f'{command}: {done.stderr}'
+    return done.stdout.strip()
 
 
 @pytest.mark.slow
 def test_a_wheel_trains_in_an_environment_without_openmmlab(wheel, tmp_path):
-    """A fresh virtual environment: the wheel installed by pip, torch and numpy as links to this environment's."""
-    venv, links = tmp_path / 'venv', tmp_path / 'links'
-    subprocess.run([sys.executable, '-m', 'venv', str(venv)], check=True, capture_output=True)
-    python = venv / 'bin' / 'python'
-    subprocess.run(
-        [str(python), '-m', 'pip', 'install', '-q', '--no-deps', '--no-index', wheel.filename],
-        check=True,
-        capture_output=True,
-        cwd=tmp_path,
-    )
-    packages = Path(torch.__file__).parents[1]
+    links = tmp_path / 'links'
     links.mkdir()
-    for name in BARE:
-        if (packages / name).exists():
-            (links / name).symlink_to(packages / name)
-    (next(venv.glob('lib/python*/site-packages')) / 'bare.pth').write_text(f'{links}\n')
-    run = subprocess.run(
-        [str(python), '-c', LOOP],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={'PATH': '/usr/bin:/bin', 'HOME': str(tmp_path), 'OMP_NUM_THREADS': '1'},
-    )
-    assert run.returncode == 0, run.stderr
-    assert 'mmrm.RMConsistencyHead needs OpenMMLab' in run.stdout
-    assert run.stdout.strip().splitlines()[-1].startswith(str(venv))
-
-
-@pytest.fixture(scope='module')
-def installed(wheel, tmp_path_factory):
-    """The Python of a fresh virtual environment with the wheel, installed by pip, and this environment's packages."""
-    folder = tmp_path_factory.mktemp('installed')
-    subprocess.run([sys.executable, '-m', 'venv', str(folder / 'venv')], check=True, capture_output=True)
-    python = folder / 'venv' / 'bin' / 'python'
-    command = [
-        str(python),
-        '-m',
-        'pip',
-        'install',
-        '-q',
-        '--no-deps',
-        '--no-index',
-        str(Path(wheel.filename).resolve()),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    # As a line of a .pth file the folder is a place for modules only: the editable mmrm in it does not count.
-    (next((folder / 'venv').glob('lib/python*/site-packages')) / 'packages.pth').write_text(
-        f'{Path(torch.__file__).parents[1]}\n'
-    )
-    return python
+    for name in BARE.split():
+        if (PACKAGES / name).exists():
+            (links / name).symlink_to(PACKAGES / name)
+    told = run_away_from_the_checkout(tmp_path, install(wheel, tmp_path, links), '-c', LOOP)
+    assert 'mmrm.RMConsistencyHead needs OpenMMLab' in told
+    assert told.splitlines()[-1].startswith(str(tmp_path / 'venv'))
 
 
 @pytest.mark.slow
-def test_the_tools_of_a_wheel_train_test_and_export_outside_of_the_checkout(installed, tmp_path, free_port):
-    tools = next(installed.parents[1].glob('lib/python*/site-packages/mmrm/.mim/tools'))
-    environment = {'PATH': f'{installed.parent}:/usr/bin:/bin', 'HOME': str(tmp_path), 'OMP_NUM_THREADS': '1'}
-    environment.update(MMRM_DEVICE='cpu', PORT=str(free_port))
+def test_the_tools_of_a_wheel_train_test_and_export_outside_of_the_checkout(wheel, tmp_path, free_port):
+    python = install(wheel, tmp_path, PACKAGES)
+    tools = next((tmp_path / 'venv').glob('lib/python*/site-packages/mmrm/.mim/tools'))
+    settings = dict(PATH=f'{python.parent}:/usr/bin:/bin', MMRM_DEVICE='cpu', PORT=str(free_port))
 
     def run(*command):
-        command = list(map(str, command))
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
-        assert done.returncode == 0, f'{command}: {done.stderr}'
-        return done.stdout
+        return run_away_from_the_checkout(tmp_path, *command, **settings)
 
     config = write_run(tmp_path, epochs=1)
-    run(installed, tools / 'train.py', config, '--work-dir', 'one')
-    assert 'accuracy/top1' in run(installed, tools / 'test.py', config, 'one/epoch_1.pth', '--work-dir', 'one')
-    run(installed, '-m', 'mmrm', 'export', 'backbone', 'one', 'backbone.pth')
+    run(python, tools / 'train.py', config, '--work-dir', 'one')
+    assert 'accuracy/top1' in run(python, tools / 'test.py', config, 'one/epoch_1.pth', '--work-dir', 'one')
+    run(python, '-m', 'mmrm', 'export', 'backbone', 'one', 'backbone.pth')
     assert torch.load(tmp_path / 'backbone.pth', weights_only=True)
     run('bash', tools / 'dist_train.sh', config, 2, '--work-dir', 'two')
     assert (tmp_path / 'two/epoch_1.pth').is_file()
-    where = run(installed, '-c', 'import mmrm; print(mmrm.__file__)').strip()
-    assert where.startswith(str(installed.parents[1])), 'not the checkout'
-
-
-@pytest.mark.slow
-def test_build_and_twine_accept_the_release(source, tmp_path):
-    for tool in ('build', 'twine'):
-        pytest.importorskip(tool, reason=f'pip install {tool}')
-    shutil.copy(shipped() / 'LICENSE', source)
-    out = str(tmp_path / 'dist')
-    subprocess.run(
-        [sys.executable, '-m', 'build', '--no-isolation', '--outdir', out, str(source)], check=True, capture_output=True
-    )
-    names = sorted(path.name for path in Path(out).iterdir())
-    assert names == [f'mmrm-{__version__}-py3-none-any.whl', f'mmrm-{__version__}.tar.gz']
-    check = [sys.executable, '-m', 'twine', 'check', '--strict', *(f'{out}/{name}' for name in names)]
-    run = subprocess.run(check, capture_output=True, text=True)
-    assert run.returncode == 0 and run.stdout.count('PASSED') == 2, run.stdout + run.stderr
-    assert any(name.endswith('LICENSE') for name in zipfile.ZipFile(f'{out}/{names[0]}').namelist())
+    where = run(python, '-c', 'import mmrm; print(mmrm.__file__)')
+    assert where.startswith(str(tmp_path / 'venv')), 'not the checkout'

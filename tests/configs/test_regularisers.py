@@ -1,10 +1,12 @@
 """The configs of the other regularisers, their networks shrunk: they train under mmengine's Runner and learn."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from exact_masks import solve_exactly
 from mmengine.config import Config
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
@@ -13,7 +15,7 @@ from tiny_run import write_run
 
 from mmrm.cli.check import check
 from mmrm.engine.runner import Runner as LongRunner
-from mmrm.models.regularisers import bound_augments
+from mmrm.models.regularisers import PuzzleMix, bound_augments, stylecutmix
 from mmrm.models.regularisers.dropblock import DropBlock
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
@@ -35,6 +37,7 @@ SLOW = [
     'cutmix/resnet50_4xb64-steps_in1k',
 ]
 CLASSES = 4
+AUGMENT = 'model.data_preprocessor.batch_augments.augments'
 
 
 @DATASETS.register_module(force=True)
@@ -116,17 +119,44 @@ def loss_of_a_fixed_batch(model):
     return loss
 
 
-@pytest.mark.parametrize('name', [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_a_config_learns(name, tmp_path):
-    runner = shrunk(name, tmp_path)
+def assert_learns(runner):
     model = runner.model
     model.init_weights()
     before = loss_of_a_fixed_batch(model)
     runner.train()
     assert loss_of_a_fixed_batch(model) < 0.8 * before
     for augment in bound_augments(model):  # nothing is left behind
-        assert not augment._handles
+        assert augment._model is None and not getattr(augment, '_handles', None)
     assert not any(isinstance(hook, DropBlock) for module in model.modules() for hook in module._forward_hooks.values())
+
+
+@pytest.mark.parametrize('name', [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_a_config_learns(name, tmp_path):
+    assert_learns(shrunk(name, tmp_path))
+
+
+def test_puzzlemix_learns(tmp_path, monkeypatch):
+    """Masks of up to 4 x 4 blocks by another solver, so that gco-wrapper is not needed."""
+    monkeypatch.setattr(PuzzleMix, 'solve', staticmethod(solve_exactly))
+    monkeypatch.setitem(sys.modules, 'gco', None)
+    assert_learns(shrunk('puzzlemix/resnet50_8xb64_in1k', tmp_path, **{f'{AUGMENT}.blocks': [2, 4]}))
+
+
+def test_stylecutmix_learns(tmp_path, monkeypatch):
+    """With a style network that is quick; the real one is built in tests/models/test_stylecutmix.py."""
+    monkeypatch.delenv('MMRM_DATA', raising=False)
+    monkeypatch.chdir(tmp_path)  # paths stay short: mmengine is slow to print long ones
+    encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 8, stride=8), torch.nn.ReLU()).requires_grad_(False)
+    decoder = torch.nn.ConvTranspose2d(8, 3, 8, stride=8).requires_grad_(False)
+    monkeypatch.setattr(stylecutmix, 'build_encoder', lambda weights, name: encoder)
+    monkeypatch.setattr(stylecutmix, 'build_decoder', lambda weights, name: decoder)
+    folder = tmp_path / 'data' / 'adain'
+    folder.mkdir(parents=True)
+    for name in ('vgg_normalised.pth', 'decoder.pth'):
+        torch.save({}, folder / name)
+    torch.save(torch.rand(CLASSES, CLASSES), folder / 'styleDistanceMatrix10.pt')
+    name = 'stylecutmix/pyramidnet200_1xb64_cifar10'
+    assert_learns(shrunk(name, tmp_path / 'run', **{f'{AUGMENT}.size': 16}))
 
 
 def test_mmrms_runner_binds_whatever_hooks_a_config_has(tmp_path):

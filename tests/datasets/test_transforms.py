@@ -3,7 +3,6 @@ import mmcv
 import numpy as np
 import pytest
 import torchvision.transforms.functional as TF
-from mmpretrain.registry import TRANSFORMS
 from PIL import Image
 
 import mmrm.models  # noqa: F401
@@ -51,15 +50,6 @@ def test_jitter_is_torchvisions_to_one_level(name, factor):
     rgb = Image.fromarray(image[..., ::-1])
     wanted = np.asarray(getattr(TF, f'adjust_{name}')(rgb, factor))[..., ::-1].astype(int)
     assert np.abs(getattr(transforms, name)(image, factor) - wanted).max() <= 1
-
-
-def test_jitter_draws_order_and_factors():
-    jitter = TRANSFORMS.build(dict(type='mmpretrain.RMColorJitter', brightness=0.4, contrast=0.2))
-    draws = [jitter._sample() for _ in range(200)]
-    assert {draw[0][0] for draw in draws} == {'brightness', 'contrast'}
-    factors = {name: [dict(draw)[name] for draw in draws] for name in ('brightness', 'contrast')}
-    assert 0.6 <= min(factors['brightness']) < 0.65 and 1.35 < max(factors['brightness']) <= 1.4
-    assert min(factors['contrast']) >= 0.8 and max(factors['contrast']) <= 1.2
 
 
 def test_crop_takes_the_box_that_mmpretrain_draws():

@@ -1,8 +1,6 @@
 """Each regulariser's arithmetic against a slow, literal reading of its paper, and against other packages' operators."""
 
-import ast
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,28 +11,13 @@ from hypothesis import strategies as st
 from torchvision.ops import drop_block2d
 
 from mmrm.core import mix_labels
-from mmrm.models import regularisers
 from mmrm.models.regularisers.dropblock import block_mask, drop_block, gamma
 from mmrm.models.regularisers.feature_cutmix import box_mask, draw_box, feature_cutmix
-from mmrm.models.regularisers.manifold_mixup import manifold_mixup
 from mmrm.models.regularisers.moex import exchange_moments
 
 
 def features(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def test_the_functions_need_no_openmmlab():
-    for path in Path(regularisers.__file__).parent.glob('*.py'):
-        for node in ast.parse(path.read_text()).body:
-            names = (
-                [alias.name for alias in node.names]
-                if isinstance(node, ast.Import)
-                else [node.module]
-                if isinstance(node, ast.ImportFrom) and not node.level
-                else []
-            )
-            assert not any(name.startswith(('mmpretrain', 'mmengine', 'mmcv')) for name in names), path
 
 
 # --------------------------------------------------------------------------------------------------------------- labels
@@ -43,15 +26,6 @@ def test_the_loss_of_mixed_labels_is_the_weighted_sum_of_two_losses():
     scores = mix_labels(F.one_hot(labels, 5), F.one_hot(labels[index], 5), 0.7).double()
     both = 0.3 * F.cross_entropy(logits, labels) + 0.7 * F.cross_entropy(logits, labels[index])
     assert F.cross_entropy(logits, scores).item() == pytest.approx(both.item(), abs=1e-6)
-
-
-# ------------------------------------------------------------------------------------------------------- manifold mixup
-def test_manifold_mixup_interpolates_each_sample_with_its_partner():
-    x, index, lam = features(3, 2, 4, 5), [2, 0, 1], 0.3
-    mixed = manifold_mixup(x, torch.tensor(index), lam)
-    for i, c, h, w in itertools.product(range(3), range(2), range(4), range(5)):
-        expected = lam * x[i, c, h, w].item() + (1 - lam) * x[index[i], c, h, w].item()
-        assert mixed[i, c, h, w].item() == pytest.approx(expected)
 
 
 # ------------------------------------------------------------------------------------------------------- feature cutmix

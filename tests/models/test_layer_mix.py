@@ -75,21 +75,6 @@ def test_manifold_mixup_at_the_input_is_mmpretrains_mixup(value):
     assert mixed[0].equal(expected[0]) and mixed[1].equal(expected[1])
 
 
-@pytest.mark.parametrize('value', range(5))
-def test_feature_cutmix_at_the_input_is_mmpretrains_cutmix(value, monkeypatch):
-    images, labels = images_and_labels()
-    centre = dict(zip(images.shape[-2:], (value * 4, 27 - value * 6)))  # the same centre, whichever axis is drawn first
-    monkeypatch.setattr(np.random, 'randint', lambda low, high=None, size=None: centre[high or low])
-    seed(value)
-    expected = BATCH_AUGMENTS.build(dict(type='CutMix', alpha=1.0))(images.clone(), labels.float())
-    seed(value)
-    augment = FeatureCutMix(alpha=1.0, layers='input')
-    augment.bind(nn.Identity())
-    mixed = augment(images, labels)
-    assert mixed[0].equal(expected[0]) and torch.allclose(mixed[1], expected[1])
-    assert images.equal(images_and_labels()[0])  # the images that were given are left as they are
-
-
 @pytest.mark.parametrize('value', range(4))
 def test_cutmix_moex_weighs_three_labels(value):
     """a: c l, b: (1-c) l + c (1-l), the partner of b: (1-c) (1-l); read off labels that name the samples."""

@@ -107,6 +107,11 @@ def write_wheel(folder: Path, name: str) -> Path:
     return wheel
 
 
+def set_up(*command: str, venv: Path, **environment: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, 'MMRM_VENV': str(venv), **environment}
+    return subprocess.run(['bash', *map(str, command)], capture_output=True, text=True, env=environment)
+
+
 @pytest.mark.parametrize(
     'wrong',
     [None, pytest.param('nvidia-cublas', marks=pytest.mark.slow), pytest.param('small', marks=pytest.mark.slow)],
@@ -123,19 +128,11 @@ def test_the_cuda_libraries_and_the_rest_are_installed_or_setup_stops_at_a_file_
         digest = '0' * 64 if name == wrong else hashlib.sha256(wheel.read_bytes()).hexdigest()
         lock += [
             f"{name}==1.0 ; python_version > '3' \\",
-            f'    --hash=sha256:{"1" * 64} \\',
-            f'    --hash=sha256:{digest}',
+            f'    --hash=sha256:{"1" * 64} \\\n    --hash=sha256:{digest}',
         ]
     (tmp_path / 'requirements/lock-openmmlab.txt').write_text('\n'.join(lock) + '\n')
-    environment = {
-        **os.environ,
-        'PIP_NO_INDEX': '1',
-        'PIP_FIND_LINKS': str(tmp_path / 'wheels'),
-        'PYTHON': sys.executable,
-    }
-    environment.update(MMRM_VENV=str(tmp_path / 'venv'), PIP_CONFIG_FILE=os.devnull)
-    command = ['bash', str(tmp_path / 'tools/setup_env.sh')]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    pip = dict(PIP_NO_INDEX='1', PIP_FIND_LINKS=str(tmp_path / 'wheels'), PIP_CONFIG_FILE=os.devnull)
+    run = set_up(tmp_path / 'tools/setup_env.sh', venv=tmp_path / 'venv', PYTHON=sys.executable, **pip)
     (packages,) = (tmp_path / 'venv').glob('lib/python*/site-packages')
     there = {name for name in ('small', 'nvidia-cublas') if (packages / f'{name}.py').is_file()}
     if wrong is None:
@@ -163,9 +160,7 @@ def test_setup_takes_the_pythons_of_the_locks(version, stack, fits, tmp_path):
         f'--version) echo Python {version}.0;; *) echo cannot make an environment >&2; exit 7;; esac\n'
     )
     python.chmod(0o755)
-    environment = {**os.environ, 'PYTHON': str(python), 'MMRM_VENV': str(tmp_path / 'venv')}
-    command = ['bash', str(shipped() / 'tools/setup_env.sh'), stack]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    run = set_up(shipped() / 'tools/setup_env.sh', stack, venv=tmp_path / 'venv', PYTHON=str(python))
     if fits:
         assert run.returncode == 7 and 'setting up' in run.stdout
     else:
