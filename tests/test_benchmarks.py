@@ -16,7 +16,6 @@ SMALL = {
     'scaling': ('--batches 2 --sizes 32 --classes 10 20 --channels 8 --rounds 2', ['RM adds', 'share_fc', '20']),
     'compile': ('--steps 6 --batch 3 --size 32', ['| 6 |', '| 2 | 0 |']),
     'cost': ('--batch 2 --size 32 --classes 10 --depth 18 --rounds 1', ['RM in all', 'baseline step']),
-    'allocator': ('--rounds 1 --steps 1 --batch 2', ['kept memory:', 'equal losses']),
     'loop': ('--rounds 1 --steps 2 --float32', ['baseline', 'rm']),
 }
 

@@ -50,9 +50,3 @@ def test_input_speed_without_images_is_an_error(run, capsys, tmp_path):
 def test_epoch_start_compares_workers(run):
     shown = run('epoch_start', '--workers', '1', '--epochs', '1', '--batches', '1')
     assert 'CIFAR' in shown and 'ImageNet' in shown
-
-
-def test_downstream_input_times_every_transform(run):
-    shown = run('downstream_input', '--images', '1', '--rounds', '1')
-    for name in ('COCO, Mask R-CNN', 'PackDetInputs', 'ADE20K, UperNet', 'PackSegInputs'):
-        assert name in shown

@@ -34,7 +34,7 @@ SIZES = dict(
     models=1375,
     engine=1850,
     weights=1660,
-    report=1630,
+    report=1385,
     cli=2075,
 )
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

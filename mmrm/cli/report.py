@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Optional, Sequence
 
 from ..utils.errors import cli
@@ -19,7 +18,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         '--pictures',
         action='store_true',
-        help='add what needs the checkpoints and the data: mixed batches, activation maps, confusions, predictions; '
+        help='add what needs the checkpoints and the data: activation maps and confusions of classifiers; '
         'kept in each run, so that it is computed once',
     )
     parser.add_argument('--device', default='cpu', help='for --pictures (default: cpu)')
@@ -41,7 +40,6 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if args.pictures:
         from ..report.pictures import of_runs
 
-        cache = Path(args.out).expanduser().absolute().parent
-        pictures = of_runs(found, args.device, cache, log=lambda line: print(line, file=sys.stderr, flush=True))
+        pictures = of_runs(found, args.device, lambda line: print(line, file=sys.stderr, flush=True))
     path = page.write_report(found, out, args.overwrite, pictures)
     print(f'{show_path(path)} ({path.stat().st_size / 1e6:.1f} MB, {len(found.runs)} runs)')

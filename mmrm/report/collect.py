@@ -8,24 +8,21 @@ import math
 import os
 import re
 import statistics
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 from ..engine.metrics import IOU_OF_CLASS
 from ..utils.config import datasets, type_name
 from ..utils.errors import UserError, UserFileError
-from ..utils.files import RUN_LOCK, lock_holder
 from ..utils.paths import show_path
 from .configs import Base, find_base
-from .runs import Metric, RunLog, config_files, find_runs, is_number, read_run, sessions
+from .runs import Metric, RunLog, config_files, find_runs, is_count, is_number, read_run, sessions
 
 MOST_RUNS = 200  # in one page
 POINTS = 500  # of a curve; a longer one is thinned
 FEW_POINTS = 200  # of a curve where there are many runs
 MANY_RUNS = 12
-QUIET = 180  # seconds without a new line after which a run without a lock counts as stopped
 AP_OF_CLASS = '_precision'
 # Task, default scope of its toolbox, start of its metrics.
 TASKS = (
@@ -79,7 +76,6 @@ class Run:
         environment (dict[str, str]): What mmengine wrote at the head of the text log.
         base (Base, optional): The shipped config that it is a run of.
         config (Path, optional): The config that it wrote down.
-        running (bool): Whether a process holds its lock, or its log grew just now.
         notes (list[str]): What to know about it.
         name (str): What to call it; unique in its task.
         group (str): The name of the runs that differ from it in their seed alone.
@@ -92,14 +88,9 @@ class Run:
     environment: Dict[str, str]
     base: Optional[Base]
     config: Optional[Path]
-    running: bool
     notes: List[str] = field(default_factory=list)
     name: str = ''
     group: str = ''
-
-    @property
-    def status(self) -> str:
-        return 'finished' if self.log.finished else 'running' if self.running else 'stopped'
 
     @property
     def seed(self) -> Optional[int]:
@@ -109,35 +100,19 @@ class Run:
         return int(named) if named.isdecimal() else None
 
     @property
-    def iterations_per_step(self) -> Optional[int]:
+    def iterations_per_step(self) -> int:
         """1 of a run that counts iterations; else those of an epoch, the least number that agrees with all records."""
         if self.log.unit == 'iterations':
             return 1
-        records = (record for record in self.log.iterations.values() if isinstance(record.get('epoch'), int))
+        records = (record for record in self.log.iterations.values() if is_count(record.get('epoch')))
         shares = [record['step'] / record['epoch'] for record in records if record['epoch'] > 0]
-        return math.ceil(max(shares) - 1e-9) if shares else None
-
-    @property
-    def progress(self) -> Optional[float]:
-        """From 0 to 1; None if its length is not known."""
-        if not self.log.length:
-            return None
-        done = max(self.log.iterations, default=0) / (self.iterations_per_step or math.inf)
-        return min(max(done, self.log.trained) / self.log.length, 1.0)
+        return max(math.ceil(max(shares) - 1e-9), 1) if shares else 1
 
     @property
     def pace(self) -> Optional[float]:
         """Seconds per iteration, the mean of the last records."""
         times = [record['time'] for record in list(self.log.iterations.values())[-20:] if is_number(record.get('time'))]
         return statistics.fmean(times) if times else None
-
-    @property
-    def left(self) -> Optional[float]:
-        """Seconds to the estimated end of a running run, validations not counted."""
-        if self.status != 'running' or None in (self.progress, self.iterations_per_step, self.pace):
-            return None
-        remaining = (1 - self.progress) * self.log.length * self.iterations_per_step * self.pace
-        return max(remaining - (time.time() - self.updated), 0.0)
 
 
 @dataclass
@@ -173,13 +148,20 @@ def collect(given: Sequence[Union[str, Path]], most: int = MOST_RUNS) -> Collect
     Raises:
         UserFileError: If a folder does not exist, or there is no log in any of them.
     """
-    folders, left_out = _folders([Path(each).expanduser() for each in given])
+    known: Dict[str, Path] = {}  # each once, also behind links
+    runs, left_out = [], []
+    for root in (Path(each).expanduser() for each in given):
+        if not root.is_dir():
+            raise UserFileError(f'{root} is not an existing folder: give the folder of a run, or one that holds runs.')
+        below = find_runs(root)
+        for folder in below:
+            known.setdefault(os.path.realpath(folder), folder)
+        if not below:
+            left_out.append(f'{show_path(root)}: no log of mmengine in it (<time>/vis_data/scalars.json)')
+    folders = sorted(known.values(), key=_updated, reverse=True)
     if len(folders) > most:
-        newest = set(sorted(folders, key=_updated, reverse=True)[:most])
         left_out.append(f'{len(folders) - most} of {len(folders)} runs: the page holds {most}, those that ran last')
-        folders = [folder for folder in folders if folder in newest]
-    runs = []
-    for folder in folders:
+    for folder in [each for each in known.values() if each in folders[:most]]:
         try:
             run = _read(folder)
         except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -190,27 +172,11 @@ def collect(given: Sequence[Union[str, Path]], most: int = MOST_RUNS) -> Collect
         else:
             left_out.append(f'{show_path(folder)}: no line of its log is of a training')
     if not runs:
-        reason = '; '.join(left_out[:5]) or 'no log of mmengine (<run>/<time>/vis_data/scalars.json) in them'
-        raise UserFileError(f'there is no run to show in {", ".join(map(str, given))}: {reason}')
+        raise UserFileError(f'there is no run to show in {", ".join(map(str, given))}: {"; ".join(left_out[:5])}')
     runs.sort(key=lambda run: (ORDER.index(run.task.split(',')[0]), run.task))
     for _, members in itertools.groupby(runs, key=lambda run: run.task):
         _name(list(members))
     return Collected(runs, left_out, [Path(each) for each in given])
-
-
-def _folders(given: List[Path]) -> Tuple[List[Path], List[str]]:
-    """The folders of runs, each once, and what holds none."""
-    found: Dict[str, Path] = {}
-    empty = []
-    for root in given:
-        if not root.is_dir():
-            raise UserFileError(f'{root} is not an existing folder: give the folder of a run, or one that holds runs.')
-        below = find_runs(root)
-        for folder in below:
-            found.setdefault(os.path.realpath(folder), folder)
-        if not below:
-            empty.append(f'{show_path(root)}: no log of mmengine in it (<time>/vis_data/scalars.json)')
-    return list(found.values()), empty
 
 
 def _updated(folder: Path) -> float:
@@ -220,22 +186,13 @@ def _updated(folder: Path) -> float:
 
 
 def _name(runs: List[Run]) -> None:
-    """Name the runs of a task and groups by the parts of paths that differ, a single one by its last two."""
-    parts = {run.log.owner: Path(os.path.abspath(run.log.owner)).parts for run in runs}
-    if len(parts) == 1:
-        names = {owner: '/'.join(each[-2:]) for owner, each in parts.items()}
-    else:
-        before = _shared(each[:-1] for each in parts.values())
-        after = _shared(each[before + 1 :][::-1] for each in parts.values())
-        names = {owner: '/'.join(each[before : len(each) - after]) for owner, each in parts.items()}
+    """Name the runs of a task and groups by their paths below the folder that holds all, a single one by two parts."""
+    owners = {run.log.owner: Path(os.path.abspath(run.log.owner)) for run in runs}
+    above = Path(os.path.commonpath([owner.parent for owner in owners.values()]))
+    above = above.parent if len(owners) == 1 else above
     for run in runs:
-        run.group = names[run.log.owner]
+        run.group = owners[run.log.owner].relative_to(above).as_posix()
         run.name = run.group if run.log.owner == run.log.folder else f'{run.group}/{run.log.folder.name}'
-
-
-def _shared(paths: Iterable[Sequence[str]]) -> int:
-    """How many parts all paths begin with."""
-    return sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, zip(*paths)))
 
 
 # ---------------------------------------------------------------------------------------------------------- reading one
@@ -244,10 +201,9 @@ def _read(folder: Path) -> Run:
     texts = [session / f'{session.name}.log' for session in reversed(found)]
     text = next((path for path in texts if path.is_file()), None)
     task, measure = _task(log)
-    updated = _updated(folder)
-    running = lock_holder(folder / RUN_LOCK) is not None or time.time() - updated < QUIET
     config = next(iter(config_files(folder, found[-1])), None)
-    run = Run(log, task, measure, updated, read_environment(text) if text else {}, find_base(log), config, running)
+    environment = read_environment(text) if text else {}
+    run = Run(log, task, measure, _updated(folder), environment, find_base(log), config)
     if log.settings is None:
         run.notes.append('no config in its folder: its length, seed and settings are not known')
     if measure is None:
@@ -303,7 +259,7 @@ def curves(run: Run, points: int = POINTS) -> dict:
     A curve that will have more than ``points`` records is thinned: each point is the mean of neighbours, ``low`` and
     ``high`` hold their least and greatest value.
     """
-    per_step = run.iterations_per_step or 1
+    per_step = run.iterations_per_step
     train = [(step / per_step, record) for step, record in run.log.iterations.items()]
     val = sorted(run.log.validations.items())
     length = run.log.length or max((x for x, _ in [*train, *val]), default=1)

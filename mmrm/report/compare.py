@@ -1,15 +1,12 @@
-"""Groups of runs against each other: differences with intervals, results by class and size, the paper's tables."""
+"""Groups of runs against each other: differences with intervals, results by class and size."""
 
 import statistics
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import tables
-from .authors_curves import Comparison, curves_of, last_comparison
 from .collect import Run, class_of, measure_of
-from .configs import Published, published_numbers, sweep_of
+from .configs import Published, published_numbers
 from .intervals import Difference, difference, welch_difference
-from .published import TABLES, Table
-from .runs import Metric, RunLog
+from .runs import Metric
 
 SIZES = ('coco/{}_mAP', 'coco/{}_mAP_50', 'coco/{}_mAP_75', 'coco/{}_mAP_s', 'coco/{}_mAP_m', 'coco/{}_mAP_l')
 
@@ -22,14 +19,12 @@ class Result(NamedTuple):
         values (dict[int, float]): Its results by step, ascending, as they are shown.
         best_step (int, optional): The first step with the best one; None if it was never validated.
         paper (Published, optional): The paper's number.
-        authors (Comparison, optional): The authors' range at the same step.
     """
 
     run: Run
     values: Dict[int, float]
     best_step: Optional[int]
     paper: Optional[Published]
-    authors: Optional[Comparison]
 
     @property
     def best(self) -> Optional[float]:
@@ -54,10 +49,8 @@ class Result(NamedTuple):
 def result_of(run: Run, measure: Optional[Metric]) -> Result:
     """The results of a run in a metric; without values where the task has none yet."""
     values = run.log.values(measure) if measure else {}
-    config = run.base.config if run.base else None
-    paper = published_numbers().get((config, measure.key)) if measure else None
-    best_step = measure.best_step(values) if measure else None
-    return Result(run, values, best_step, paper, last_comparison(run.log, curves_of(config)))
+    paper = published_numbers().get((run.base.config, measure.key)) if run.base and measure else None
+    return Result(run, values, measure.best_step(values) if measure else None, paper)
 
 
 class Compared(NamedTuple):
@@ -150,17 +143,3 @@ def _order(row: Tuple[str, List[Optional[float]]]) -> float:
     if len(row[1]) > 1 and first is not None and last is not None:
         return first - last
     return -max(value for value in row[1] if value is not None)
-
-
-# -------------------------------------------------------------------------------------------------------------- tables
-def paper_tables(runs: Sequence[Run]) -> List[Tuple[str, Table, List[tables.Filled]]]:
-    """The paper's tables that some of the runs stand in, filled with them alone."""
-    given: Dict[object, List[RunLog]] = {}
-    for run in runs:
-        key = sweep_of(run.log.folder) or (run.base.config if run.base else None)
-        given.setdefault(key, []).append(run.log)
-    return [
-        (name, table, tables.fill(table, 'no-other-runs-than-those-given', given))
-        for name, table in TABLES.items()
-        if any(key in given for row in table.rows for key in (*row.configs, row.sweep) if key)
-    ]

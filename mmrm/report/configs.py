@@ -2,15 +2,13 @@
 
 import functools
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..utils.paths import shipped
 from ..utils.settings import Difference, differences, result_settings
 from .published import METRICS, SETTINGS, SWEEPS, TABLES
 from .runs import RunLog
 
-# Of a run, not of its recipe.
-NO_RECIPE = ('work_dir', 'launcher', 'resume', 'load_from', 'randomness', 'log_level', 'visualizer', 'vis_backends')
 MOST_DIFFERENT = 12  # settings that decide the result; above, a run is not of that config
 
 
@@ -91,17 +89,3 @@ def published_numbers() -> Dict[Tuple[str, str], Published]:
                     for config in row.configs:
                         found.setdefault((config, metric.key), Published(accuracy, table.reported))
     return found
-
-
-def sweep_of(folder: Path) -> Optional[Tuple[str, str, str]]:
-    """Sweep, setting and value of a run that tools/analysis/sweep.py started; None of any other."""
-    parts = folder.absolute().parts
-    return parts[-4:-1] if len(parts) > 5 and parts[-5] == 'sweep' and parts[-1].startswith('seed') else None
-
-
-def other_settings(old: dict, new: dict, deciding: Sequence[Difference] = ()) -> List[Difference]:
-    """Where two configs differ, without the settings that decide the result, which are known already."""
-    recipes = ({key: value for key, value in each.items() if key not in NO_RECIPE} for each in (old, new))
-    # The preprocessor of the model counts as one beside it there.
-    known = tuple(key for each in deciding for key in (each.key, f'model.{each.key}'))
-    return [each for each in differences(*recipes) if '_scope_' not in each.key and not each.key.startswith(known)]

@@ -3,39 +3,34 @@
 import base64
 import functools
 import hashlib
+import itertools
 import time
 from collections import ChainMap
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Optional, Union
 
 from ..utils.errors import UserFileError, one_line
 from ..utils.files import check_out, write_text
 from ..utils.paths import show_path
 from ..version import __version__
-from . import compare, configs, tables
-from .authors_curves import curves_of
+from . import compare, configs
 from .collect import FEW_POINTS, MANY_RUNS, POINTS, Collected, Run, collect, curves, measure_of
 from .runs import Metric
+from .tables import Stat
 
 FOLDER = Path(__file__).resolve().parent
 MARK = '<meta name="generator" content="mmrm report'  # by which a page of ours is known
 # (light, dark): Okabe and Ito's colours, made dark or light enough to be seen on white and on black.
-METHOD_COLOURS = {
-    'rm': ('#0072B2', '#56B4E9'),
-    'baseline': ('#4A5260', '#C9D1D9'),
-    'cutmix': ('#B86E00', '#F0A830'),
-    'mixup': ('#00806B', '#35D0A5'),
-}
 COLOURS = (
+    ('#4A5260', '#C9D1D9'),
+    ('#0072B2', '#56B4E9'),
+    ('#B86E00', '#F0A830'),
+    ('#00806B', '#35D0A5'),
     ('#D1490B', '#FF8F59'),
     ('#A8438A', '#E894C9'),
     ('#6557C0', '#ADA0FF'),
-    ('#7A6A00', '#DCCB52'),
     ('#A32C2C', '#FF8080'),
-    ('#2E7FA8', '#7FD3F7'),
-    ('#3C7A20', '#94D66F'),
 )
-AUTHORS_COLOUR = ('#7A7F87', '#8F98A3')
 SECTIONS = ('Validation', 'Training', 'RecursiveMix', 'Machine and schedule')
 MACHINE = ('lr', 'time', 'data_time', 'memory', 'grad_norm')
 NOT_DRAWN = ('rm_kl_blind', 'base_lr')  # the first one is drawn with rm_kl
@@ -87,7 +82,7 @@ def try_report(folder: Union[str, Path], log=print) -> Optional[Path]:
 def build(collected: Collected, pictures: Optional[dict] = None) -> str:
     """The page as text."""
     tasks = [_task(f't{index}', *each, pictures or {}) for index, each in enumerate(collected.tasks().items())]
-    data = dict(authors=AUTHORS_COLOUR, tasks=[_chart_data(task) for task in tasks])
+    data = dict(tasks=[_chart_data(task) for task in tasks])
     style = _asset('vendor/uplot/uPlot.min.css') + _asset('static/report.css')
     script = _asset('vendor/uplot/uPlot.iife.min.js') + '\n' + _asset('static/report.js')
     # The page runs and loads nothing but this script and this style, whatever the names in it are.
@@ -95,19 +90,18 @@ def build(collected: Collected, pictures: Optional[dict] = None) -> str:
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    statuses = [run.status for run in collected.runs]
+    finished = sum(run.log.finished for run in collected.runs)
     names = ['/'.join(path.absolute().parts[-2:]) for path in collected.given]
     return _template().render(
         title=', '.join(names[:3]) + (f' and {len(names) - 3} more' if len(names) > 3 else ''),
         version=__version__,
         now=time.time(),
-        counts=', '.join(f'{statuses.count(status)} {status}' for status in dict.fromkeys(statuses)),
+        finished=finished,
         collected=collected,
         tasks=tasks,
         thinned=max(
             (part['every'] for task in tasks for drawn in task['curves'] for part in drawn.values()), default=1
         ),
-        tables=compare.paper_tables(collected.runs),
         style=style,
         script=script,
         policy=policy,
@@ -140,7 +134,6 @@ def _template():
     )
     environment.policies['json.dumps_kwargs'] = dict(separators=(',', ':'), allow_nan=False)
     environment.filters.update(number=number, signed=signed, duration=duration, clock=clock, path=show_path)
-    environment.globals.update(explain=tables.explain, recipe_lines=tables.recipe_lines)
     return environment.get_template('page.html')
 
 
@@ -182,15 +175,8 @@ def _task(identity: str, name: str, groups: Dict[str, List[Run]], pictures: dict
         unit=runs[0].log.unit[:-1],
         measure=measure,
         groups=[
-            dict(
-                name=group,
-                colour=colour,
-                results=results[group],
-                mean=_mean(results[group]),
-                environments=_environments(members),
-                config=_config(members),
-            )
-            for (group, members), colour in zip(groups.items(), choose_colours(list(groups)))
+            dict(name=group, colour=colour, results=results[group], mean=_mean(results[group]), config=_config(members))
+            for (group, members), colour in zip(groups.items(), itertools.cycle(COLOURS))
         ],
         references=_references(results, measure),
         breakdowns=compare.breakdowns(groups),
@@ -201,49 +187,25 @@ def _task(identity: str, name: str, groups: Dict[str, List[Run]], pictures: dict
     )
 
 
-def choose_colours(names: Sequence[str]) -> List[Tuple[str, str]]:
-    """A (light, dark) colour for each group: the method's own where its name has one, else the next free one."""
-    chosen: List[Optional[Tuple[str, str]]] = []
-    for name in names:
-        own = next((METHOD_COLOURS[part] for part in reversed(name.split('/')) if part in METHOD_COLOURS), None)
-        chosen.append(own if own not in chosen else None)
-    rest = [each for each in (*COLOURS, *METHOD_COLOURS.values()) if each not in chosen]
-    free = iter(rest * (len(names) // len(rest) + 1))
-    return [each or next(free) for each in chosen]
-
-
 def _mean(results: List[compare.Result]) -> Optional[dict]:
     """Mean and deviation over seeds of best and last; None of a single run."""
     measured = [each for each in results if each.values]
     if len(results) < 2 or not measured:
         return None
     return dict(
-        best=tables.Stat.of([each.best for each in measured]),
-        last=tables.Stat.of([each.last for each in measured]),
+        best=Stat.of([each.best for each in measured]),
+        last=Stat.of([each.last for each in measured]),
         equally_far=len({each.last_step for each in measured}) == 1,
     )
 
 
-def _environments(runs: List[Run]) -> List[Tuple[dict, List[str]]]:
-    """The environments of runs, each once, with the names of the runs that have it."""
-    found: Dict[tuple, List[str]] = {}
-    for run in runs:
-        found.setdefault(tuple(run.environment.items()), []).append(run.name)
-    return [(dict(items), names) for items, names in found.items()]
-
-
 def _config(runs: List[Run]) -> dict:
-    """The first run's config as a diff to the shipped one, the others as diffs to the first."""
-    first, settings = runs[0], runs[0].log.settings
-    shipped = configs.read_shipped(first.base.config) if first.base else None
+    """The settings of the first run that differ from the shipped config's, those of the others that differ from it."""
+    first, *others = runs
+    known = [run for run in others if first.log.settings and run.log.settings]
     return dict(
         base=first.base,
-        rest=configs.other_settings(shipped, settings, first.base.differences) if shipped and settings else None,
-        others={
-            run.name: configs.other_settings(settings, run.log.settings)
-            for run in runs[1:]
-            if settings and run.log.settings
-        },
+        others={run.name: configs.differences_to(first.log.settings, run.log.settings) for run in known},
         text=first.config.read_text(errors='replace') if first.config else '',
     )
 
@@ -261,12 +223,9 @@ def _references(groups: Dict[str, List[compare.Result]], measure: Optional[Metri
 
 
 def _pictures(runs: List[Run], pictures: dict) -> Dict[str, dict]:
-    """The pictures of each run, and what is shown side by side, key -> the item of the first run that has it."""
+    """The pictures of each run, and the activation maps that any has, key -> the item of the first run."""
     drawn = {run.name: pictures[str(run.log.folder)] for run in runs if str(run.log.folder) in pictures}
-    maps, predictions = (
-        dict(ChainMap(*(each.get(kind, {}) for each in drawn.values()))) for kind in ('maps', 'predictions')
-    )
-    return dict(runs=drawn, maps=maps, predictions=predictions)
+    return dict(runs=drawn, maps=dict(ChainMap(*(each.get('maps', {}) for each in drawn.values()))))
 
 
 # --------------------------------------------------------------------------------------------------------------- charts
@@ -299,7 +258,7 @@ def _charts(task: dict) -> List[dict]:
         if key == 'rm_kl' and any('rm_kl_blind' in drawn['train']['keys'] for drawn in task['curves']):
             chart.update(keys=[key, 'rm_kl_blind'], title=f'{chart["title"]}, dotted: its bound without the region')
         if key == main:
-            chart.update(_reference_lines(task))
+            chart.update(papers=_published(task))
         charts.append(dict(chart, id=f'{task["id"]}-{len(charts)}'))
     return charts
 
@@ -312,18 +271,10 @@ def _section(part: str, key: str) -> str:
     return 'Machine and schedule' if key in MACHINE else 'Training'
 
 
-def _reference_lines(task: dict) -> dict:
-    """The published numbers and the authors' curves of a task's main result."""
-    papers, authors = [], {}
-    far = 1.25 * max((step for run in task['runs'] for step in run.log.validations), default=0)
-    for index, group in enumerate(task['groups']):
-        paper = next((result.paper for result in group['results'] if result.paper), None)
-        if paper:
-            papers.append(dict(group=index, value=round(paper.value, 4)))
-    for config in dict.fromkeys(run.base.config for run in task['runs'] if run.base):
-        found = curves_of(config)
-        if found and found.key == task['measure'].key:
-            steps = sorted({step for values in found.runs.values() for step in values if step <= far})
-            low, high = ([found.band(step)[bound] for step in steps] for bound in (0, 1))
-            authors[config] = dict(name=f"the authors' {found.name}", x=steps, low=low, high=high)
-    return dict(papers=papers, authors=list(authors.values()))
+def _published(task: dict) -> List[dict]:
+    """The published numbers of a task's main result, a line in the chart for each group that has one."""
+    papers = {
+        index: next((result.paper for result in group['results'] if result.paper), None)
+        for index, group in enumerate(task['groups'])
+    }
+    return [dict(group=index, value=round(paper.value, 4)) for index, paper in papers.items() if paper]

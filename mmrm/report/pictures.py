@@ -1,7 +1,7 @@
-"""Pictures that need the checkpoint and the data of a run: what it was fed, what it looks at, where it errs.
+"""Pictures that need the checkpoint and the data of a run: what a classifier looks at and where it errs.
 
-They are computed once and kept in the run's folder, by the hash of checkpoint and config; next to the report where that
-folder may not be written to. A picture that cannot be made is noted and leaves the others alone.
+They are computed once and kept in the run's folder, by the hash of checkpoint and config. A picture that cannot be made
+is noted and leaves the others alone.
 """
 
 import base64
@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import io
 import json
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
@@ -17,82 +16,73 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.registry import DATASETS, MODELS, VISUALIZERS, init_default_scope
-from PIL import Image, ImageDraw
+from mmengine.registry import DATASETS, init_default_scope
+from PIL import Image
 
 from ..core import RecursiveMix
 from ..datasets.locate import find_data
-from ..models.data_preprocessor import MIX_FIELD
 from ..utils import figures
-from ..utils.config import datasets, number_of_classes, pipeline_of, preprocessor_of
+from ..utils.config import number_of_classes, pipeline_of
 from ..utils.errors import UserError, UserFileError, one_line
 from ..utils.files import write_text
 from ..utils.random_state import seeded
 from ..utils.trust import read_foreign_config
 from ..weights import find_checkpoint
 from ..weights.build import build_model, load
-from ..weights.inputs import read_batches
 from . import cam
 from .collect import Collected, Run
 
 FILE = 'report_pictures.json'
-VERSION = 2  # of what is drawn
+VERSION = 3  # of what is drawn
 SEED = 0
-FED = 6  # successive iterations
-SCENES = 4  # of a detector or segmentor
 IMAGES = 3  # natural ones for activation maps
 MIXED = 2  # mixed ones for activation maps
 TESTED = 2000  # images in which confusions are looked for
 CONFUSIONS, EXAMPLES = 5, 6
 MOST = 6  # runs of a task, side by side
 SMALL, LARGE = 128, 320  # pixels of a picture's longer side, at least and at most
-VISUALIZER = {'Detection': 'DetLocalVisualizer', 'Segmentation': 'SegLocalVisualizer'}
 
 
-def of_runs(
-    collected: Collected, device: str = 'cpu', cache: Optional[Path] = None, log: Callable[[str], None] = print
-) -> Dict[str, dict]:
-    """The pictures of runs by folder: of the first run of every group that has a checkpoint, of a task at most MOST.
+def of_runs(collected: Collected, device: str = 'cpu', log: Callable[[str], None] = print) -> Dict[str, dict]:
+    """The pictures of classifiers by folder: of the first run of every group that has a checkpoint, at most MOST.
 
     Args:
         collected (Collected): The runs of a page.
         device (str): Where the networks run. Defaults to 'cpu'.
-        cache (Path, optional): Keeps what a run's folder may not. Defaults to None, nothing is kept then.
         log (callable): Called with a line of text for each run.
     """
     found: Dict[str, dict] = {}
     for task, groups in collected.tasks().items():
+        if not task.startswith('Classification'):
+            continue
         for group in list(groups)[MOST:]:
             log(f'pictures: {group} left out, {MOST} of a task are shown side by side')
         for members in list(groups.values())[:MOST]:
             run = next(filter(checkpoint_of, members), members[0])
             log(f'pictures: {task}: {run.name}')
-            found[str(run.log.folder)] = of_run(run, device, cache)
+            found[str(run.log.folder)] = of_run(run, device)
     return found
 
 
-def of_run(run: Run, device: str = 'cpu', cache: Optional[Path] = None) -> dict:
-    """The pictures of a run: from where they are kept, else drawn and kept.
+def of_run(run: Run, device: str = 'cpu') -> dict:
+    """The pictures of a classifier: from where they are kept, else drawn and kept.
 
     Returns:
-        dict: ``fed``, ``maps``, ``confusions`` of a classifier, ``predictions`` of a detector or segmentor, where they
-        could be made, and ``notes``, which say what could not.
+        dict: ``maps`` and ``confusions``, where they could be made, and ``notes``, which say what could not.
     """
-    if run.config is None:
-        return dict(notes=['no pictures: there is no config in its folder'])
     checkpoint = checkpoint_of(run)
-    key = _key(run.config, checkpoint)
-    places = [run.log.folder / FILE, *([Path(cache) / 'report_pictures' / f'{key[:16]}.json'] if cache else [])]
-    for place in places:
-        with contextlib.suppress(OSError, ValueError):
-            known = json.loads(place.read_text())
-            if isinstance(known, dict) and known.get('key') == key and isinstance(known.get('pictures'), dict):
-                return known['pictures']
+    if run.config is None or checkpoint is None:
+        return dict(notes=[f'no pictures: there is no {"checkpoint" if run.config else "config"} in its folder'])
+    key = hashlib.sha256(f'{VERSION}\n'.encode() + run.config.read_bytes() + checkpoint.read_bytes()).hexdigest()
+    file = run.log.folder / FILE
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads(file.read_text())
+        if isinstance(known, dict) and known.get('key') == key and isinstance(known.get('pictures'), dict):
+            return known['pictures']
     drawn, complete = _draw(run, checkpoint, device)
-    for place in places if complete else ():
+    if complete:
         with contextlib.suppress(UserFileError):  # a folder that may not be written to
-            write_text(place, json.dumps(dict(key=key, pictures=drawn)), overwrite=True)
-            break
+            write_text(file, json.dumps(dict(key=key, pictures=drawn)), overwrite=True)
     return drawn
 
 
@@ -104,54 +94,31 @@ def checkpoint_of(run: Run) -> Optional[Path]:
         return None
 
 
-def _key(config: Path, checkpoint: Optional[Path]) -> str:
-    digest = hashlib.sha256(f'{VERSION}\n'.encode() + config.read_bytes())
-    if checkpoint is not None:
-        digest.update(checkpoint.read_bytes())
-    return digest.hexdigest()
-
-
-def _draw(run: Run, checkpoint: Optional[Path], device: str) -> Tuple[dict, bool]:
+def _draw(run: Run, checkpoint: Path, device: str) -> Tuple[dict, bool]:
     """The pictures, and whether all of them could be made."""
-    notes: List[str] = []
-    drawn: dict = dict(notes=notes)
-    kind = run.task.split(',')[0]
+    drawn: dict = dict(notes=[])
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), seeded(SEED):
         warnings.simplefilter('ignore')
-        model, parts = None, {}
         try:
-            cfg = read_config(run)
-            if kind == 'Classification':
-                parts['fed'] = lambda: fed(cfg)
-            if checkpoint is None:
-                notes.append('no checkpoint in its folder: nothing that needs the network')
-            else:
-                model = load_model(cfg, checkpoint, device)
+            cfg = read_config(run.config)
+            model = load_model(cfg, checkpoint, device)
         except Exception as error:  # of the config, the toolbox or the weights
-            notes.append(f'no pictures of the network: {one_line(error)}')
-        if model is not None and kind == 'Classification':
-            parts.update(maps=lambda: maps(cfg, model), confusions=lambda: confusions(cfg, model, notes))
-        elif model is not None and kind in VISUALIZER:
-            parts['predictions'] = lambda: predictions(cfg, model, kind)
+            drawn['notes'].append(f'no pictures of the network: {one_line(error)}')
+            return drawn, False
+        parts = dict(maps=lambda: maps(cfg, model), confusions=lambda: confusions(cfg, model, drawn['notes']))
         for name, draw in parts.items():
             try:
                 drawn[name] = draw()
             except Exception as error:  # of the data, the toolbox or a package that is missing
-                notes.append(f'{name}: not made ({one_line(error)})')
-    return drawn, model is not None and set(parts) < set(drawn)
+                drawn['notes'].append(f'{name}: not made ({one_line(error)})')
+    return drawn, set(parts) < set(drawn)
 
 
 # ------------------------------------------------------------------------------------------------------ model and data
-def read_config(run: Run) -> Config:
-    """The config that a run wrote down, its data looked up from the current folder, the project's and the run's own."""
-    cfg = read_foreign_config(run.config)
+def read_config(path: Path) -> Config:
+    """The config that a run wrote down, its data looked up from the current folder and the project's."""
+    cfg = read_foreign_config(path)
     init_default_scope(cfg.get('default_scope') or 'mmpretrain')
-    for part in ('train', 'val', 'test'):
-        for dataset, _ in datasets((cfg.get(f'{part}_dataloader') or {}).get('dataset') or {}):
-            root = dataset.get('data_root')
-            if isinstance(root, str) and root and not Path(root).is_absolute() and not Path(root).exists():
-                above = (folder / root for folder in run.log.folder.absolute().parents)
-                dataset['data_root'] = next((str(path) for path in above if path.exists()), root)
     find_data(cfg, ())
     return cfg
 
@@ -196,50 +163,20 @@ def to_rgb(cfg: Config, inputs: torch.Tensor) -> np.ndarray:
 
 
 # ------------------------------------------------------------------------------------------------------------- pixels
-def encode(image: np.ndarray, box=None) -> str:
-    """An image, uint8 RGB, as a data address: small ones enlarged pixel by pixel, large ones shrunk; a box outlined."""
+def encode(image: np.ndarray) -> str:
+    """An image, uint8 RGB, as a data address: small ones enlarged pixel by pixel, large ones shrunk."""
     picture = Image.fromarray(np.ascontiguousarray(image))
     small = max(picture.size) <= SMALL
     factor = max(-(-SMALL // max(picture.size)), 1)
     picture = picture.resize((picture.width * factor, picture.height * factor), Image.NEAREST)
-    if box is not None:
-        corners = [box.x1 * factor, box.y1 * factor, box.x2 * factor - 1, box.y2 * factor - 1]
-        draw = ImageDraw.Draw(picture)
-        draw.rectangle(corners, outline='black', width=3)
-        draw.rectangle([corners[0] + 1, corners[1] + 1, corners[2] - 1, corners[3] - 1], outline='white', width=1)
     picture.thumbnail((LARGE, LARGE), Image.LANCZOS)
     buffer = io.BytesIO()
-    picture.save(buffer, 'PNG' if small else 'JPEG', optimize=True, **({} if small else dict(quality=82)))
-    kind = 'png' if small else 'jpeg'
+    kind, options = ('png', {}) if small else ('jpeg', dict(quality=82))
+    picture.save(buffer, kind, optimize=True, **options)
     return f'data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}'
 
 
 # --------------------------------------------------------------------------------------------------------- classifiers
-def fed(cfg: Config) -> List[dict]:
-    """The first sample of successive training batches, as the network got it: the run's own data, pipeline, mixing."""
-    dataset = DATASETS.build(cfg.train_dataloader.dataset)
-    preprocessor = MODELS.build({'type': 'ClsDataPreprocessor', **preprocessor_of(cfg)})
-    order = figures.channel_order(preprocessor, pipeline_of(cfg, 'train'))
-    batches = read_batches(dataset, min(8, len(dataset)), SEED)
-    found = []
-    for step in range(1, FED + 1):
-        data = preprocessor(next(batches), training=True)
-        sample = data['data_samples'][0]
-        mix = getattr(sample, MIX_FIELD, None)
-        scores = figures.soft_labels([sample], number_of_classes(cfg))[0].numpy()
-        lines = [] if mix is None else [figures.lambda_text(mix.lam)]
-        lines += figures.label_text(scores, figures.class_names(dataset))
-        image = figures.to_images(data['inputs'][:1], preprocessor, order)[0]
-        found.append(
-            dict(
-                image=encode(image, mix.box if mix is not None and mix.lam > 0 else None),
-                caption='\n'.join([f't = {step}', *lines]),
-                alt=f'training image at iteration {step}: {", ".join(lines)}',
-            )
-        )
-    return found
-
-
 def class_name(dataset, index: int) -> str:
     names = figures.class_names(dataset)
     return figures.short_name(names[index]) if names else f'class {index}'
@@ -319,37 +256,4 @@ def confusions(cfg: Config, model: torch.nn.Module, notes: List[str]) -> List[di
             for share, place in sorted(mistakes, reverse=True)[:EXAMPLES]
         ]
         found.append(dict(truth=name, predicted=other, count=len(mistakes), of=seen.count(truth), images=images))
-    return found
-
-
-# --------------------------------------------------------------------------------------------- detectors and segmentors
-def predictions(cfg: Config, model: torch.nn.Module, kind: str) -> Dict[str, dict]:
-    """Scenes of the test data with the truth and the network's answer, drawn by the toolbox's own visualizer."""
-    dataset = test_data(cfg)
-    visualizer = VISUALIZERS.build(dict(type=VISUALIZER[kind], name='mmrm report'))
-    visualizer.dataset_meta = dataset.metainfo
-    found = {}
-    for place in spread(len(dataset), SCENES):
-        title = f'scene {place}'
-        try:
-            item = dataset[place]
-            with torch.no_grad():
-                answer = model.test_step(dict(inputs=[item['inputs']], data_samples=[item['data_samples']]))[0].cpu()
-            with Image.open(dataset.get_data_info(place)['img_path']) as file:
-                image = np.asarray(file.convert('RGB'))
-            with tempfile.TemporaryDirectory() as folder:
-                drawn = Path(folder) / 'drawn.png'  # the truth on the left, the prediction on the right
-                visualizer.add_datasample(title, image, answer, out_file=str(drawn))
-                with Image.open(drawn) as file:
-                    truth, guess = np.split(np.asarray(file.convert('RGB')), 2, axis=1)
-        except Exception as error:  # an image that is gone or damaged
-            missing = dict(image=None, caption='', alt=f'{title}: {one_line(error)}')
-            found[title] = dict(missing, truth=missing)
-            continue
-        found[title] = dict(
-            truth=dict(image=encode(truth), caption='truth', alt=f'{title}, truth'),
-            image=encode(guess),
-            caption='',
-            alt=f'{title}, prediction',
-        )
     return found

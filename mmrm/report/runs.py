@@ -6,7 +6,6 @@ an epoch replaces what earlier sessions measured at that epoch and later.
 
 import functools
 import json
-import math
 import os
 import re
 from dataclasses import dataclass, field
@@ -139,7 +138,12 @@ class RunLog:
 
 def is_number(value) -> bool:
     """Whether a logged value can be shown: not text, NaN or Inf."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def is_count(value) -> bool:
+    """Whether a logged value can be an epoch or an iteration."""
+    return isinstance(value, int) and is_number(value)
 
 
 # ------------------------------------------------------------------------------------------------------------- sessions
@@ -150,21 +154,71 @@ def log_of(session: Path) -> Optional[Path]:
 
 
 def sessions(folder: Union[str, Path]) -> List[Path]:
-    """The folders of a run's sessions that hold a log, in the order of time."""
+    """The folders of a run's sessions that hold a log, by their names: the local time at which they started."""
     folder = Path(folder)
     return sorted(path for path in folder.iterdir() if log_of(path)) if folder.is_dir() else []
 
 
-def session_records(session: Path) -> Iterator[dict]:
-    """The records of one session, in order."""
-    log = log_of(session)
-    for line in log.read_text(errors='replace').splitlines() if log else ():
+class Session(NamedTuple):
+    """What one session logged.
+
+    Args:
+        trained (list[dict]): Its training records.
+        validated (dict[int, dict]): Its validations by epoch (or iteration).
+        progress (list[int]): The epochs (or iterations) of its training records.
+    """
+
+    trained: List[dict]
+    validated: Dict[int, dict]
+    progress: List[int]
+
+    @property
+    def begin(self) -> int:
+        return min([*self.progress[:1], *list(self.validated)[:1]], default=0)
+
+    @property
+    def end(self) -> int:
+        return max([*self.progress[-1:], *list(self.validated)[-1:]], default=0)
+
+
+def read_session(session: Path, key: str) -> Session:
+    """Read the log of a session, whose progress is counted by ``key``: 'epoch' or 'step'.
+
+    Raises:
+        UserFileError: If a line is nested so deeply that it is not a log.
+    """
+    found, log = Session([], {}, []), log_of(session)
+    for line in log.read_text(errors='replace').splitlines():
         try:
             record = json.loads(line)
         except ValueError:  # the line that a killed process was writing
             continue
-        if isinstance(record, dict) and isinstance(record.get('step'), int):
-            yield record
+        except RecursionError as error:
+            raise UserFileError(f'{log} is not a log of mmengine: a line is nested too deeply.') from error
+        if not isinstance(record, dict) or not is_count(record.get('step')):
+            continue
+        if 'iter' in record or 'lr' in record:
+            found.trained.append(record)
+            found.progress.extend([record[key]] if is_count(record.get(key)) else [])
+        elif record['step'] > 0:  # 0 is a validation without training
+            found.validated[record['step']] = record
+    return found
+
+
+def in_order(found: List[Session], by_epoch: bool) -> Iterator[Session]:
+    """Sessions in the order of their names, but none before the one that it resumes from.
+
+    The names are local time, which goes back by an hour when summer time ends.
+    """
+    steps = [step for each in found for step in (0, *each.progress)]
+    gap = 1 if by_epoch else min((b - a for a, b in zip(steps, steps[1:]) if b > a), default=1)
+    waiting, reached = list(found), 0
+    while waiting:
+        resumed = next((each for each in waiting if each.begin <= reached + gap), None)
+        chosen = resumed or min(waiting, key=lambda each: each.begin)
+        waiting.remove(chosen)
+        reached = chosen.end
+        yield chosen
 
 
 class Logged(NamedTuple):
@@ -185,26 +239,17 @@ def merge_sessions(folder: Union[str, Path], by_epoch: bool = True) -> Logged:
     """Read the logs of all sessions of a run; all is empty where there is none yet."""
     validations: Dict[int, dict] = {}
     iterations: Dict[int, dict] = {}
-    done = 0
-    for session in sessions(folder):
-        trained, validated = [], {}
-        for record in session_records(session):
-            if 'iter' in record or 'lr' in record:
-                trained.append(record)
-            elif record['step'] > 0:  # 0 is a validation without training
-                validated[record['step']] = record
-        key = 'epoch' if by_epoch else 'step'
-        progress = [record[key] for record in trained if isinstance(record.get(key), int)]
-        begin = min([*progress[:1], *list(validated)[:1]], default=None)
-        if begin is not None:
-            validations = {step: metrics for step, metrics in validations.items() if step < begin}
-        validations.update(validated)
+    done, key = 0, 'epoch' if by_epoch else 'step'
+    for session in in_order([read_session(path, key) for path in sessions(folder)], by_epoch):
+        if session.begin:
+            validations = {step: metrics for step, metrics in validations.items() if step < session.begin}
+        validations.update(session.validated)
         # The epoch that is logged is not finished yet.
-        done = max([*validations, *(step - by_epoch for step in progress[-1:])], default=done)
-        if trained:
-            first = trained[0]['step']
+        done = max([*validations, *(step - by_epoch for step in session.progress[-1:])], default=done)
+        if session.trained:
+            first = session.trained[0]['step']
             iterations = {step: record for step, record in iterations.items() if step < first}
-            iterations.update((record['step'], record) for record in trained)
+            iterations.update((record['step'], record) for record in session.trained)
     return Logged(validations, dict(sorted(iterations.items())), done)
 
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from ..utils.errors import UserFileError, UserValueError
-from ..utils.paths import default_work_dir, home, shipped, show_path
+from ..utils.errors import UserFileError, UserValueError, abbreviate
+from ..utils.paths import home, show_path
 from . import grids
-from .authors_curves import comparison_text, curves_of
 from .configs import differences_to, read_shipped
 from .published import METRICS, RECIPES, TABLES, Row, Table
 from .runs import Metric, RunLog, find_runs, read_run, sessions
@@ -130,9 +129,7 @@ def _fill_row(table: Table, row: Row, root: Path, given: Dict[object, List[RunLo
         notes.append(f'no {first.key} in its log{others}')
     differ = [note for run in counted for note in _settings_notes(run, row, config)]
     state = _state(runs) + (f', {OTHER_SETTINGS}' if any(OTHER_SETTINGS in note for note in differ) else '')
-    curves = curves_of(config)
-    theirs = [(run, comparison_text(run, curves)) for run in runs if curves]
-    notes += [*differ, *(f'{show_path(run.folder)}: {text}' for run, text in theirs if text)]
+    notes += differ
     checkpoints = [run.checkpoint(step, table.reported) for run, step in zip(counted, steps[table.reported])]
     filled = Filled(row, cells, state, config, counted, checkpoints, notes)
     filled.commands = _commands(row, row.runs or table.runs, config, runs, cells)
@@ -227,26 +224,13 @@ def _commands(row: Row, wanted: int, config: Optional[str], runs: List[RunLog], 
             seeds = '' if wanted == 3 else f' --seeds {" ".join(map(str, range(wanted)))}'
             commands.append(f'python tools/analysis/sweep.py {sweep} --setting {setting} --values {value}{seeds}')
     else:
-        config = config or row.configs[0]
-        start = train_command(config)
-        commands += [f'{start}{_work_dir(run, config)} --resume' for run in runs if not run.finished]
-        if not runs and wanted > 1:
-            commands.append(f'for seed in {" ".join(map(str, range(wanted)))}; do {start} --seed $seed; done')
-        elif len(runs) < wanted:
-            known = {run.seed for run in runs}
-            missing = [seed for seed in range(wanted + len(runs)) if seed not in known][: wanted - len(runs)]
-            commands += [start if wanted == 1 else f'{start} --seed {seed}' for seed in missing]
+        start, known = train_command(config or row.configs[0]), {run.seed for run in runs}
+        commands += [f'{start} --work-dir {show_path(run.folder)} --resume' for run in runs if not run.finished]
+        missing = [seed for seed in range(wanted + len(runs)) if seed not in known][: max(wanted - len(runs), 0)]
+        commands += [start if wanted == 1 else f'{start} --seed {seed}' for seed in missing]
     if any(cell.metric.source == 'efficiency' and cell.best is None for cell in cells):
         commands.append(f'python tools/analysis/efficiency.py --json work_dirs/{EFFICIENCY_FILE}')
     return commands
-
-
-def _work_dir(run: RunLog, config: str) -> str:
-    """The options with which train.py finds the folder of a run."""
-    for seed in (None, run.seed):
-        if run.folder.resolve() == default_work_dir(shipped() / config, seed).resolve():
-            return '' if seed is None else f' --seed {seed}'
-    return f' --work-dir {show_path(run.folder)}'
 
 
 # ---------------------------------------------------------------------------------------------------------------- input
@@ -261,26 +245,24 @@ def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
         list[str]: Notes: that it is empty, or which runs belong to no table.
 
     Raises:
-        UserFileError: If the user named it, and it is not a folder or holds no log.
+        UserFileError: If the user named it, and it holds no log.
     """
     root = Path(root)
-    found = find_runs(root) if root.is_dir() else []
+    found = find_runs(root)
     if not found:
-        empty = 'holds no log of mmengine (<run>/<time>/vis_data/scalars.json)'
-        what = empty if root.is_dir() else 'is not an existing folder'
+        text = f'{show_path(root)} holds no log of mmengine (<run>/<time>/vis_data/scalars.json)'
         if asked:
-            raise UserFileError(f'{root} {what}. Give the folder of your runs: --work-dir PATH')
-        return [f'{show_path(root)} {what}: every cell is missing.']
+            raise UserFileError(f'{text}. Give the folder of your runs: --work-dir PATH')
+        return [f'{text}: every cell is missing.']
     rows = [row for table in TABLES.values() for row in table.rows]
     known = {path for row in rows for _, folders in _places(row, root) for path in folders}
-    studies = {(name,) for name in STUDIES}
-    unknown = [each for each in found if each not in known and each.relative_to(root).parts[:1] not in studies]
+    unknown = [each for each in found if each not in known and not {*each.relative_to(root).parts[:1]} & {*STUDIES}]
     if not unknown:
         return []
-    shown = ', '.join(map(show_path, unknown[:5])) + (' ...' if len(unknown) > 5 else '')
     return [
         f'{len(unknown)} of the {len(found)} runs in {show_path(root)} are not at the place of a row '
-        f'(<regulariser>/<config name>[/seed<N>]): {shown}. Assign a run at another place by --run CONFIG=FOLDER.'
+        f'(<regulariser>/<config name>[/seed<N>]): {abbreviate(map(show_path, unknown))}. '
+        'Assign a run at another place by --run CONFIG=FOLDER.'
     ]
 
 
@@ -323,27 +305,18 @@ def render(name: str, filled: List[Filled], form: str = 'markdown') -> str:
         return '\n'.join(grids.render(form, list(records[0]), [list(each.values()) for each in records])) + '\n'
     headers, lines = _lines(table, filled)
     end = headers.index('State')
-    grid = grids.render(form, headers, lines, right=range(end - 4, end))
-    title = f'{name}: {table.title}'
     sections = {
         'Published with:': recipe_lines(filled),
         'Behind the numbers:': _source_lines(filled),
         'To fill the rest:': list(dict.fromkeys(command for each in filled for command in each.commands)),
     }
-    if form == 'latex':
-        parts = [f'% {title} ({table.label} of the paper); needs the package booktabs.', *grid, f'% {explain(table)}']
-        mark, before = '% ', []
-    elif form == 'markdown':
-        parts = [f'### {title}', '', *grid, '', explain(table).replace('*', '\\*', 1)]
-        mark, before = '- ', ['']
-    else:
-        parts, mark, before = [title, *grid, explain(table)], '  ', []
+    head, item, blank = dict(latex=('% ', '% - ', []), markdown=('', '- ', [''])).get(form, ('', '  ', []))
+    title = f'{"### " if form == "markdown" else head}{name}: {table.title}'
+    star = explain(table).replace('*', '\\*', 1) if form == 'markdown' else f'{head}{explain(table)}'
+    parts = [title, *blank, *grids.render(form, headers, lines, right=range(end - 4, end)), *blank, star]
     for heading, texts in sections.items():
-        if texts and form == 'markdown' and heading == 'To fill the rest:':
-            parts += ['', heading, '', '```bash', *texts, '```']
-        elif texts:
-            head = f'% {heading}' if form == 'latex' else heading
-            parts += [*before, head, *before, *(f'{mark}{text}' for text in texts)]
+        if texts:
+            parts += [*blank, f'{head}{heading}', *blank, *(f'{item}{text}' for text in texts)]
     return '\n'.join(parts) + '\n'
 
 

@@ -1,6 +1,5 @@
-"""What all figures share: colours that colour-blind readers can distinguish, images from network inputs, labels."""
+"""What pictures of network inputs share: the images themselves, labels as text, rows of images."""
 
-import textwrap
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -12,11 +11,6 @@ from .config import type_name
 from .errors import UserValueError
 from .files import atomic_write, check_out
 
-# Okabe and Ito's palette, black last.
-PALETTE = ('#0072B2', '#E69F00', '#009E73', '#D55E00', '#CC79A7', '#56B4E9', '#F0E442', '#000000')
-COLOURS = {'baseline': '#000000', 'Mixup': '#56B4E9', 'CutMix': '#E69F00', 'RM': '#0072B2'}
-MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*')
-FOOT = 6.5  # size of the letters below a figure
 PICTURES = ('.png', '.svg', '.pdf')
 
 
@@ -133,28 +127,6 @@ def hide_axes(axes) -> None:
     axes.spines[:].set_visible(False)
 
 
-def tidy(axes) -> None:
-    """A curve's axes: no upper and right frame, a light grid."""
-    axes.spines[['top', 'right']].set_visible(False)
-    axes.grid(True, color='#dddddd', linewidth=0.6)
-    axes.set_axisbelow(True)
-
-
-def wrap(lines: Sequence[str], width: float) -> List[str]:
-    """Lines broken so that they fit below a figure of so many inches, also in long paths; the rest is indented."""
-    length = max(20, int(0.97 * width / (0.602 * FOOT / 72)))  # a letter of a monospaced font is 0.602 of its size
-    options = dict(width=length, subsequent_indent='    ', break_on_hyphens=False)
-    return [part for line in lines for part in textwrap.wrap(line, **options) or ['']]
-
-
-def provenance(figure, lines: Sequence[str]) -> None:
-    """Write below a figure what made it: checkpoints, data. Without lines, nothing."""
-    if not lines:
-        return
-    text = '\n'.join(wrap(lines, figure.get_figwidth()))
-    figure.supxlabel(text, fontsize=FOOT, x=0.01, ha='left', color='#444444', family='monospace')
-
-
 # ------------------------------------------------------------------------------------------------------ rows of images
 class Panel(NamedTuple):
     """One image of a gallery: uint8 RGB ``(H, W, 3)``, the lines below it, and a box to outline."""
@@ -197,28 +169,24 @@ def draw_panel(axes, panel: Panel, lines: int) -> None:
             )
 
 
-def draw_rows(rows: Sequence[Tuple[str, Sequence[Panel]]], titles: Sequence[str] = (), foot: Sequence[str] = ()):
+def draw_rows(rows: Sequence[Tuple[str, Sequence[Panel]]], titles: Sequence[str] = ()):
     """Draw rows of images with their labels.
 
     Args:
         rows (Sequence): (name of the row, its panels), all rows of the same length.
         titles (Sequence[str]): Of the columns.
-        foot (Sequence[str]): Lines below the figure: what made it.
     """
     columns = max(len(panels) for _, panels in rows)
     lines = max(len(panel.lines) for _, panels in rows for panel in panels)
     side = 1.35
-    height = len(rows) * (side + 0.13 * lines + 0.08) + 0.35 + 0.12 * len(foot)
+    height = len(rows) * (side + 0.13 * lines + 0.08) + 0.35
     figure = new_figure(max((side + 0.1) * columns + 0.5, 4), height, images=True)
     grid = figure.subplots(len(rows), columns, squeeze=False)
     for number, ((name, panels), axes_row) in enumerate(zip(rows, grid)):
-        for axes in axes_row[len(panels) :]:
-            axes.set_visible(False)
         for column, (axes, panel) in enumerate(zip(axes_row, panels)):
             draw_panel(axes, panel, lines)
             if column == 0:
                 axes.set_ylabel(name, fontsize=8)
             if number == 0 and column < len(titles):
                 axes.set_title(titles[column], fontsize=8)
-    provenance(figure, foot)
     return figure

@@ -205,7 +205,7 @@ def _value(node: ast.expr):
         return tuple(found) if isinstance(node, ast.Tuple) else found
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError):
         return ast.unparse(node)
 
 

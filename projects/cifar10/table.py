@@ -17,23 +17,18 @@ import numpy as np
 from mmrm.core import sample_box, sample_lambda
 from mmrm.report import grids
 from mmrm.report.intervals import Difference, difference
-from mmrm.report.tables import show_path
 from mmrm.utils import figures
 from mmrm.utils.errors import UserFileError, UserValueError, cli
+from mmrm.utils.paths import show_path
 from projects.cifar10.run import METHODS, default_root, read_results
+from tools.analysis import plots
 from tools.analysis.options import check_results, results_parser, table_format, write_table
 
 NAMES = {'baseline': 'baseline', 'mixup': 'Mixup', 'cutmix': 'CutMix', 'rm-omega0': 'RM, ω = 0', 'rm': 'RM'}
-COLOURS = {**{key: figures.COLOURS.get(name) for key, name in NAMES.items()}, 'rm-omega0': '#009E73'}
+COLOURS = {**{key: plots.COLOURS.get(name) for key, name in NAMES.items()}, 'rm-omega0': '#009E73'}
 HEADERS = (
-    'method',
-    'n',
-    'last epoch',
-    'to baseline, 95 % interval',
-    'best epoch',
-    'to baseline',
-    'last training loss',
-    'hours a run',
+    *('method', 'n', 'last epoch', 'to baseline, 95 % interval', 'best epoch', 'to baseline'),
+    *('last training loss', 'hours a run'),
 )
 FOLLOW_UP_HEADERS = ('follow-up', 'method', 'seeds', 'last epoch', 'to the protocol', 'to CutMix', 'last training loss')
 
@@ -168,45 +163,29 @@ def draw(results: Sequence[dict], foot: Sequence[str] = ()):
     (accuracy, loss), (consistency, share) = figure.subplots(2, 2)
     for method, runs in methods.items():
         tested = sorted(set.intersection(*(set(result['test']) for result in runs.values())))
-        label = f'{NAMES[method]}, n = {len(runs)}'
-        _line(
-            accuracy,
-            tested,
-            [[result['test'][epoch] for epoch in tested] for result in runs.values()],
-            COLOURS[method],
-            label,
-            marker='o',
-        )
-        _line(loss, *_curves(runs, 'loss'), COLOURS[method], NAMES[method])
-    accuracy.set_ylabel('test accuracy (%)')
+        values = [[result['test'][epoch] for epoch in tested] for result in runs.values()]
+        _line(accuracy, tested, values, method, f'{NAMES[method]}, n = {len(runs)}', marker='o')
+        _line(loss, *_curves(runs, 'loss'), method)
+        if method in ('rm-omega0', 'rm'):
+            _line(share, *_curves(runs, 'lambda'), method)
     # The first epochs are far below the differences that matter.
     late = [value for result in results for epoch, value in result['test'].items() if epoch >= result['epochs'] / 4]
     accuracy.set_ylim(bottom=min(late) - 1)
-    accuracy.legend(frameon=False, fontsize=8)
-    loss.set_ylabel('training loss (cross entropy)')
-    _mechanism(consistency, share, methods)
-    for axes in (accuracy, loss, consistency, share):
-        axes.set_xlabel('epoch')
-        figures.tidy(axes)
-    figures.provenance(figure, foot)
-    return figure
-
-
-def _mechanism(consistency, share, methods: Dict[str, Dict[int, dict]]) -> None:
-    runs = methods.get('rm', {})
     shown = (('kl', 'KL(p^h || region)', '-'), ('kl_blind', 'the same without a look at the region', ':'))
     for key, label, style in shown:
-        _line(consistency, *_curves(runs, key), COLOURS['rm'], label, linestyle=style)
-    consistency.set_ylabel('nats')
+        _line(consistency, *_curves(methods.get('rm', {}), key), 'rm', label, linestyle=style)
     consistency.set_ylim(bottom=0)
-    if runs:
-        consistency.legend(frameon=False, fontsize=8, title='RM: consistency with the history', title_fontsize=8)
-    for method in ('rm-omega0', 'rm'):
-        _line(share, *_curves(methods.get(method, {}), 'lambda'), COLOURS[method], NAMES[method])
     share.axhline(expected_lambda(), color='black', linestyle=':', linewidth=1.2, label='expected, with a history')
-    share.set_ylabel('mean λ of an epoch')
     share.set_ylim(0, 0.5)
-    share.legend(frameon=False, fontsize=8)
+    plots.tidy(accuracy, 'epoch', 'test accuracy (%)')
+    plots.tidy(loss, 'epoch', 'training loss (cross entropy)')
+    plots.tidy(consistency, 'epoch', 'nats', 'RM: consistency with the history')
+    plots.tidy(share, 'epoch', 'mean λ of an epoch')
+    for axes in (accuracy, consistency, share):
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(frameon=False, fontsize=8)
+    plots.provenance(figure, foot)
+    return figure
 
 
 def _curves(runs: Dict[int, dict], key: str) -> Tuple[List[int], List[List[float]]]:
@@ -217,28 +196,17 @@ def _curves(runs: Dict[int, dict], key: str) -> Tuple[List[int], List[List[float
     return [epoch + 1 for epoch in epochs], [[curve[epoch] for epoch in epochs] for curve in curves]
 
 
-def _line(axes, x: Sequence[int], curves: List[List[float]], colour: str, label: str, **style) -> None:
-    if not x:
-        return
-    values = np.array(curves)
-    mean = values.mean(axis=0)
-    axes.plot(x, mean, color=colour, label=label, linewidth=1.4, markersize=3, **style)
-    if len(values) > 1:
-        deviation = values.std(axis=0, ddof=1)
-        axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.18, linewidth=0)
+def _line(axes, x: Sequence[int], curves: List[List[float]], method: str, label: str = '', **style) -> None:
+    if x:
+        usual = dict(color=COLOURS[method], marker='', markersize=3, label=label or NAMES[method])
+        plots.curve(axes, x, curves, method, **{**usual, **style})
 
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
     parser = results_parser(__doc__, 'work_dirs/experiment/results.jsonl', 'the curves')
-    parser.add_argument(
-        '--follow-ups',
-        nargs='+',
-        default=[],
-        metavar='FILE',
-        help='files of exploratory runs, one '
-        'for each change of the settings: a second table, beside the same seeds of the first',
-    )
+    follow_ups = 'files of exploratory runs, one for each change of the settings: a second table, by the same seeds'
+    parser.add_argument('--follow-ups', nargs='+', default=[], metavar='FILE', help=follow_ups)
     args = parser.parse_args(argv)
     form = table_format(args.out, args.overwrite, args.format)
     if args.follow_ups and form == 'csv':

@@ -7,7 +7,6 @@ composed of CIFAR-10 images (detection, segmentation), photographs of blood cell
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -40,8 +39,7 @@ class Task(NamedTuple):
         title: For tables.
         needs: Folders that must be in the data folder.
         hint: How to get it.
-        pilot: Settings for a trial that never sees the test data: training data is held out to be tested on.
-        tuned: Settings for a backbone that is tuned, chosen by such trials.
+        tuned: Settings for a backbone that is tuned, chosen on held-out training data.
     """
 
     config: str
@@ -50,7 +48,6 @@ class Task(NamedTuple):
     title: str
     needs: Tuple[str, ...]
     hint: str
-    pilot: dict
     tuned: dict = {}
 
 
@@ -59,30 +56,10 @@ _SLOW_BACKBONE = {'optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult': 0.
 _SCENES = 'python tools/get_cifar10.py brings CIFAR-10, of which the scenes are made'
 _BCCD = 'the folder BCCD of https://github.com/Shenggan/BCCD_Dataset'
 _CAMVID = f'git clone {camvid.ADDRESS} {{data}}/{camvid.SOURCE.parts[0]} brings what it is made of'
-_TESTED = 'val_dataloader.dataset.'
 TASKS = {
-    'atss-scenes': Task(
-        'atss_scenes',
-        'coco/bbox_mAP',
-        100,
-        'ATSS, composed scenes: box AP',
-        ('cifar10',),
-        _SCENES,
-        {
-            f'{_TESTED}ann_file': 'coco/annotations/pilot.json',
-            f'{_TESTED}data_prefix.img': 'ade/images/pilot',
-            'val_evaluator.ann_file': '{data}/scenes/coco/annotations/pilot.json',
-        },
-    ),
+    'atss-scenes': Task('atss_scenes', 'coco/bbox_mAP', 100, 'ATSS, composed scenes: box AP', ('cifar10',), _SCENES),
     'pspnet-scenes': Task(
-        'pspnet_scenes',
-        'mIoU',
-        1,
-        'PSPNet, composed scenes: mIoU',
-        ('cifar10',),
-        _SCENES,
-        {f'{_TESTED}data_prefix.img_path': 'images/pilot', f'{_TESTED}data_prefix.seg_map_path': 'annotations/pilot'},
-        _SLOW_BACKBONE,
+        'pspnet_scenes', 'mIoU', 1, 'PSPNet, composed scenes: mIoU', ('cifar10',), _SCENES, _SLOW_BACKBONE
     ),
     'atss-bccd': Task(
         'atss_bccd',
@@ -91,19 +68,9 @@ TASKS = {
         'ATSS, blood cells: box AP',
         ('bccd/ImageSets/Main', 'bccd/Annotations', 'bccd/JPEGImages'),
         _BCCD,
-        {
-            'train_dataloader.dataset.ann_file': 'ImageSets/Main/train.txt',
-            f'{_TESTED}ann_file': 'ImageSets/Main/val.txt',
-        },
     ),
     'pspnet-camvid': Task(
-        'pspnet_camvid',
-        'mIoU',
-        1,
-        'PSPNet, streets: mIoU',
-        tuple(f'camvid/{part}' for part in camvid.PARTS),
-        _CAMVID,
-        {f'{_TESTED}data_prefix.img_path': 'val', f'{_TESTED}data_prefix.seg_map_path': 'valannot'},
+        'pspnet_camvid', 'mIoU', 1, 'PSPNet, streets: mIoU', tuple(f'camvid/{part}' for part in camvid.PARTS), _CAMVID
     ),
 }
 MODES = {'frozen': {'model.backbone.frozen_stages': 4}, 'tuned': {}}
@@ -256,7 +223,6 @@ def plan(
     root: Path,
     options: dict,
     device: str = 'cpu',
-    pilot: bool = False,
     shipped: bool = False,
 ) -> List[Transfer]:
     """The fine-tunings of pretrainings, none of them started.
@@ -268,7 +234,6 @@ def plan(
         root: Folder of the runs.
         options: Settings for all of them, ``{'a.b': value}``.
         device: 'cpu' or 'cuda'.
-        pilot: Whether to test on held-out training data, to choose settings by. Such runs have folders of their own.
         shipped: Whether to take the backbones from the package where it has them (:func:`is_shipped`).
 
     Raises:
@@ -281,42 +246,33 @@ def plan(
         for task in tasks:
             for mode in dict.fromkeys(modes):
                 backbone = backbone_file(trial, shipped and is_shipped(trial))
-                runs.append(_run(trial, backbone, task, mode, root, options, device, pilot))
+                runs.append(_run(trial, backbone, task, mode, root, options, device))
                 jobs.check_same(runs[-1])
     return runs
 
 
 def _run(
-    trial: cifar10.Trial, backbone: Path, task: str, mode: str, root: Path, options: dict, device: str, pilot: bool
+    trial: cifar10.Trial, backbone: Path, task: str, mode: str, root: Path, options: dict, device: str
 ) -> Transfer:
-    fixed = MODES[one_of('mode', mode, list(MODES))]
-    chosen = TASKS[task].tuned if mode == 'tuned' else {}
-    if not pilot:  # which may try another choice
-        fixed, chosen = {**fixed, **chosen}, {}
-    if set(fixed) & set(options):
-        raise UserValueError(f'--cfg-options cannot set {", ".join(fixed)}: the mode {mode} sets it')
-    own = {**chosen, **fixed}
+    own = {**MODES[one_of('mode', mode, list(MODES))], **(TASKS[task].tuned if mode == 'tuned' else {})}
+    if set(own) & set(options):
+        raise UserValueError(f'--cfg-options cannot set {", ".join(own)}: the mode {mode} sets it')
     if 'train_cfg.max_epochs' in options and not any(key.startswith('param_scheduler') for key in options):
         own['param_scheduler.1.T_max'] = options['train_cfg.max_epochs']  # the cosine ends with the run
-    if pilot:
-        data = str(find(os.environ.get('MMRM_DATA', 'data')))
-        own = {**own, **{key: value.replace('{data}', data) for key, value in TASKS[task].pilot.items()}}
     start = {'model.init_cfg.type': 'StrictPretrained', 'model.init_cfg.checkpoint': str(backbone)}
     config = CONFIGS / f'{TASKS[task].config}.py'
     cfg = jobs.merged_config(config, {**own, **options, **start})
     # What it is, not where it lies, nor how its last bits were rounded.
     cfg.model.init_cfg.checkpoint = trial.fingerprint
-    mark = fingerprint(cfg, trial.seed, *(['pilot'] if pilot else []))
-    folder = root / 'pilot' / mark if pilot else root
     return Transfer(
         f'{task} {mode} {trial.method} seed {trial.seed}',
         config,
         {**own, **options, **start},
         trial.seed,
-        folder / task / mode / trial.method / f'seed{trial.seed}',
+        root / task / mode / trial.method / f'seed{trial.seed}',
         int(cfg.train_cfg.max_epochs),
         ['--device', device],
-        fingerprint=mark,
+        fingerprint=fingerprint(cfg, trial.seed),
         metric=TASKS[task].metric,
         task=task,
         mode=mode,
@@ -380,11 +336,6 @@ def _check(result: dict) -> dict:
     return result
 
 
-def _key(pilot: bool) -> results.Key:
-    """What names a result: pilots of different settings stand in one file."""
-    return (*KEY, 'fingerprint') if pilot else KEY
-
-
 def _settings(protocol: dict, field: str) -> str:
     """The settings of a result or of a run, to be compared and told; ``field`` is 'settings' or 'pretraining'."""
     return json.dumps(protocol.get(field, {}), sort_keys=True)
@@ -408,41 +359,39 @@ def _check_one_protocol(path: Union[str, Path], found: Sequence[dict]) -> None:
                 )
 
 
-def read_results(path: Union[str, Path], pilot: bool = False) -> List[dict]:
+def read_results(path: Union[str, Path]) -> List[dict]:
     """The results in a file, one a line; none if there is no file.
 
     Raises:
-        UserFileError: If a line is no result or, but for pilots, results differ in their pretraining or those of a
-            task and mode in their settings.
+        UserFileError: If a line is no result, or results differ in their pretraining or those of a task and mode in
+            their settings.
     """
-    found = results.read(path, _check, _key(pilot))
-    if not pilot:
-        _check_one_protocol(path, found)
+    found = results.read(path, _check, KEY)
+    _check_one_protocol(path, found)
     return found
 
 
-def add_result(path: Union[str, Path], result: dict, pilot: bool = False) -> None:
+def add_result(path: Union[str, Path], result: dict) -> None:
     """Put a result into a file; see :func:`tools.runs.results.add`."""
-    results.add(path, result, _check, _key(pilot))
+    results.add(path, result, _check, KEY)
 
 
-def unknown(runs: Sequence[Transfer], path: Union[str, Path], pilot: bool = False) -> List[Transfer]:
+def unknown(runs: Sequence[Transfer], path: Union[str, Path]) -> List[Transfer]:
     """The runs that have no result in a file yet.
 
     Raises:
         UserFileError: If the file has a result of one of them, or of another seed or method of its task, under another
             protocol.
     """
-    key, found = _key(pilot), read_results(path, pilot)
-    known = {results.name_of(result, key): result for result in found}
+    found = read_results(path)
+    known = {results.name_of(result, KEY): result for result in found}
     waiting = []
     for run in runs:
-        result = known.get(tuple(getattr(run, field) for field in key))
+        result = known.get(tuple(getattr(run, field) for field in KEY))
         if result:
-            results.check_fingerprint(path, result, run.fingerprint, key)
+            results.check_fingerprint(path, result, run.fingerprint, KEY)
         else:
             waiting.append(run)
-    if not pilot:
-        planned = [{**{field: getattr(run, field) for field in KEY}, **run.protocol()} for run in waiting]
-        _check_one_protocol(path, [*found, *planned])
+    planned = [{**{field: getattr(run, field) for field in KEY}, **run.protocol()} for run in waiting]
+    _check_one_protocol(path, [*found, *planned])
     return waiting

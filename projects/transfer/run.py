@@ -50,11 +50,6 @@ def parser() -> argparse.ArgumentParser:
         '--seeds', nargs='+', type=natural, metavar='N', help='of the pretrainings (default: 5, and 3 for mixup)'
     )
     parser.add_argument(
-        '--pilot',
-        action='store_true',
-        help='test on held-out training data, to choose settings by; results go to pilot.jsonl',
-    )
-    parser.add_argument(
         '--shipped',
         action='store_true',
         help="seed 0: fine-tune the package's own backbones (float16; none of mixup) instead of pretraining them",
@@ -85,8 +80,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         raise UserValueError('--shipped takes backbones that are pretrained already; --pretraining cannot change them.')
     console = Console(soft_wrap=True)
     root = Path(args.work_dir or transfer.default_root()).expanduser().absolute()
-    kept = 'pilot.jsonl' if args.pilot else 'results.jsonl'
-    results = Path(args.results).expanduser() if args.results else root / kept
+    results = Path(args.results).expanduser() if args.results else root / 'results.jsonl'
     check_out(results, overwrite=True)
     trials = transfer.pretrainings(args.methods, args.seeds, root, args.device, args.pretraining)
     data = os.environ.get('MMRM_DATA', 'data')
@@ -110,7 +104,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             transfer.backbone_of(run)  # last: its fine-tunings wait for it
             return f'at {run.validations()[run.epochs]:.2f}'
         result = transfer.result_of(run)
-        transfer.add_result(results, result, args.pilot)
+        transfer.add_result(results, result)
         return f'at {result["value"]:.2f} after {clock(3600 * result["hours"])} of training'
 
     console.print(f'results go to {results}', highlight=False)
@@ -118,10 +112,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     queue: List[jobs.Job] = []
     for seed in dict.fromkeys(trial.seed for trial in trials):
         mine = [trial for trial in trials if trial.seed == seed]
-        runs = transfer.plan(
-            mine, args.tasks, args.modes, root, args.cfg_options, args.device, args.pilot, args.shipped
-        )
-        left = transfer.unknown(runs, results, args.pilot)
+        runs = transfer.plan(mine, args.tasks, args.modes, root, args.cfg_options, args.device, args.shipped)
+        left = transfer.unknown(runs, results)
         console.print(
             f'seed {seed}: {len(runs)} fine-tunings, {len(runs) - len(left)} finished already', highlight=False
         )
@@ -138,10 +130,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         console.print('not all runs are finished; the same command goes on with the others.', highlight=False)
         sys.exit(1)
     try_report(root)
-    told = (
-        f'pilots, one a line: {results}' if args.pilot else f'the tables: python projects/transfer/table.py {results}'
-    )
-    console.print(f'all done; {told}', highlight=False)
+    console.print(f'all done; the tables: python projects/transfer/table.py {results}', highlight=False)
 
 
 if __name__ == '__main__':

@@ -14,11 +14,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs 
 
 from mmrm.report import grids
 from mmrm.report.intervals import Difference, difference
-from mmrm.report.tables import show_path
 from mmrm.utils import figures
 from mmrm.utils.errors import UserFileError, cli
+from mmrm.utils.paths import show_path
 from projects.cifar10.table import NAMES, difference_text, spread
 from projects.transfer.protocol import METHODS, MODES, RESULTS, TASKS, default_root, read_results
+from tools.analysis import plots
 from tools.analysis.options import check_results, results_parser, table_format, write_table
 
 RIVALS = ('baseline', 'cutmix')
@@ -154,41 +155,6 @@ def size_lines(results: Sequence[dict]) -> List[List[str]]:
 
 
 def draw(results: Sequence[dict], foot: Sequence[str] = ()):
-    """AP of the detectors by the size of the objects, frozen and tuned. Points are means, bars standard deviations."""
-    tasks = [task for task in TASKS if any('bbox_mAP_s' in r['metrics'] for r in results if r['task'] == task)]
-    if not tasks:
-        raise UserFileError('there is no result of a detector to draw.')
-    figure = figures.new_figure(4.8 * len(tasks), 5.6 + 0.12 * len(foot))
-    panels = figure.subplots(len(MODES), len(tasks), squeeze=False)
-    for row, mode in zip(panels, MODES):
-        for axes, task in zip(row, tasks):
-            for shift, method in enumerate(METHODS):
-                found = cell(results, task, mode, method).values()
-                points = [[result['metrics'].get(metric) for result in found] for metric in SIZES]
-                if not found or any(None in values for values in points):
-                    continue
-                places = [place + 0.08 * (shift - 1.5) for place in range(len(SIZES))]
-                _curve(axes, places, points, method, f'{NAMES[method]}, n = {len(found)}', 'o')
-            axes.set_xticks(range(len(SIZES)), SIZES.values())
-            axes.set_title(f'{TASKS[task].title}, {mode}', fontsize=9)
-            figures.tidy(axes)
-    for axes in panels.flat:
-        if axes.get_legend_handles_labels()[1]:
-            axes.legend(frameon=False, fontsize=8)
-            break
-    figures.provenance(figure, foot)
-    return figure
-
-
-def _curve(axes, x: Sequence[float], values: Sequence[Sequence[float]], method: str, label: str, marker: str) -> None:
-    """The means of values of several seeds, with their deviations as bars."""
-    means = [statistics.fmean(each) for each in values]
-    deviations = [statistics.stdev(each) if len(each) > 1 else 0 for each in values]
-    style = dict(color=figures.COLOURS.get(NAMES[method]), marker=marker, markersize=4, linewidth=1.2, capsize=2)
-    axes.errorbar(x, means, deviations, label=label, **style)
-
-
-def draw_summary(results: Sequence[dict], foot: Sequence[str] = ()):
     """RM's differences with their intervals, and the pretrained classifiers on whole images by size.
 
     A difference of a single seed has no interval and is left out.
@@ -208,48 +174,37 @@ def draw_summary(results: Sequence[dict], foot: Sequence[str] = ()):
         raise UserFileError('there are no two seeds of RM beside another method to draw.')
     figure = figures.new_figure(9.6, 1.6 + 0.36 * len(rows) + 0.12 * len(foot))
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    for shift, (other, marker) in enumerate(zip(RIVALS, figures.MARKERS)):
+    for shift, (other, marker) in enumerate(zip(RIVALS, plots.MARKERS)):
         drawn = {row: known.get((task, mode, other)) for row, (_, task, mode) in enumerate(rows)}
         drawn = {row: each for row, each in drawn.items() if each is not None}
         if drawn:
-            left.errorbar(
-                [each.mean for each in drawn.values()],
-                [row + 0.24 * shift - 0.12 for row in drawn],
-                xerr=[each.high - each.mean for each in drawn.values()],
-                linestyle='none',
-                color=figures.COLOURS[NAMES[other]],
-                marker=marker,
-                markersize=5,
-                elinewidth=1.4,
-                capsize=3,
-                label=f'to {NAMES[other]}',
-            )
+            means, reach = zip(*((each.mean, each.high - each.mean) for each in drawn.values()))
+            style = dict(linestyle='none', color=plots.COLOURS[NAMES[other]], marker=marker, markersize=5, capsize=3)
+            places = [row + 0.24 * shift - 0.12 for row in drawn]
+            left.errorbar(means, places, xerr=reach, label=f'to {NAMES[other]}', **style)
     left.axvline(0, color='#767676', linewidth=1)
-    left.set_yticks(range(len(rows)), [name for name, *_ in rows], fontsize=8)
+    left.set_yticks(range(len(rows)), [name for name, *_ in rows])
     left.invert_yaxis()
-    left.set_xlabel('RM is better by (points, 95 % interval)', fontsize=8)
-    left.set_title('Downstream', fontsize=9)
-    left.legend(frameon=False, fontsize=8)
+    plots.tidy(left, 'RM is better by (points, 95 % interval)', title='Downstream')
     for index, method in enumerate(METHODS):
-        curve = alone(results, method)
-        if curve:
-            values = [[result['value'] for result in found.values()] for found in curve.values()]
-            _curve(right, list(curve), values, method, NAMES[method], figures.MARKERS[index])
-    right.set_xlabel('side of the whole test image, pixels', fontsize=8)
-    right.set_ylabel('top-1 accuracy (%)', fontsize=8)
-    right.set_title('Classification, nothing pasted', fontsize=9)
-    if right.get_legend_handles_labels()[1]:
-        right.legend(frameon=False, fontsize=8)
+        found = alone(results, method)
+        if found:
+            values = [[result['value'] for result in each.values()] for each in found.values()]
+            deviations = [statistics.stdev(each) if len(each) > 1 else 0 for each in values]
+            style = dict(color=plots.COLOURS.get(NAMES[method]), marker=plots.MARKERS[index], markersize=4, capsize=2)
+            right.errorbar(list(found), list(map(statistics.fmean, values)), deviations, label=NAMES[method], **style)
+    side = 'side of the whole test image, pixels'
+    plots.tidy(right, side, 'top-1 accuracy (%)', 'Classification, nothing pasted')
     for axes in (left, right):
-        axes.tick_params(labelsize=8)
-        figures.tidy(axes)
-    figures.provenance(figure, foot)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(frameon=False, fontsize=8)
+    plots.provenance(figure, foot)
     return figure
 
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    drawn = "RM's differences and the curves of --alone, or with --sizes AP by size"
+    drawn = "RM's differences and the curves of --alone"
     parser = results_parser(__doc__, 'work_dirs/transfer/results.jsonl', drawn)
     table = parser.add_mutually_exclusive_group()
     table.add_argument('--sizes', action='store_true', help='AP by the size of the objects instead')
@@ -277,7 +232,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     write_table(text, args.out, args.overwrite)
     if args.figure:
         foot = [f'{len(results)} runs of {show_path(path)}; points are means over seeds, bars of curves deviations']
-        print(figures.save((draw if args.sizes else draw_summary)(results, foot), args.figure, args.overwrite))
+        print(figures.save(draw(results, foot), args.figure, args.overwrite))
 
 
 if __name__ == '__main__':

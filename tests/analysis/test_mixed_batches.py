@@ -123,30 +123,16 @@ def train(folder, hooks, backends=None):
     return runner.model.state_dict()
 
 
-def test_the_hook_writes_pictures_and_changes_nothing(tmp_path):
-    plain = train(tmp_path / 'plain', [])
-    shown = train(tmp_path / 'shown', [dict(type='MixedBatchesHook', interval=5, length=3, samples=2)])
-    assert all(torch.equal(plain[name], shown[name]) for name in plain)
-    pictures = sorted((tmp_path / 'shown').rglob('vis_image/*.png'))
-    assert [path.name for path in pictures] == ['mixed_batches_1.png', 'mixed_batches_11.png', 'mixed_batches_6.png']
-    image = cv2.imread(str(pictures[0]))
-    assert image.shape[1] > 300 and len(np.unique(image.reshape(-1, 3), axis=0)) > 50
-
-
-def test_the_hook_shows_the_batch_that_the_network_saw(tmp_path, monkeypatch):
+def test_the_hook_draws_what_the_network_saw_and_changes_nothing(tmp_path, monkeypatch):
     """The panels hold the very batch that the preprocessor gave to the network, mixed, with the head's lambda."""
-    seen, drawn = [], []
-    draw = figures.draw_rows
-
-    def keep(rows, titles=(), foot=()):
-        drawn.extend(rows)
-        return draw(rows, titles, foot)
-
-    monkeypatch.setattr('mmrm.utils.figures.draw_rows', keep)
-
     from mmrm.models.data_preprocessor import RMDataPreprocessor
 
-    forward = RMDataPreprocessor.forward
+    plain = train(tmp_path / 'plain', [])
+    seen, drawn, draw, forward = [], [], figures.draw_rows, RMDataPreprocessor.forward
+
+    def keep(rows, titles=()):
+        drawn.append(rows)
+        return draw(rows, titles)
 
     def watched(self, data, training=False):
         output = forward(self, data, training)
@@ -154,11 +140,17 @@ def test_the_hook_shows_the_batch_that_the_network_saw(tmp_path, monkeypatch):
             seen.append((output['inputs'].clone(), output['data_samples'][0].rm_mix.lam))
         return output
 
+    monkeypatch.setattr('mmrm.utils.figures.draw_rows', keep)
     monkeypatch.setattr(RMDataPreprocessor, 'forward', watched)
-    train(tmp_path / 'run', [dict(type='MixedBatchesHook', interval=12, length=3, samples=1)])
-    ((name, shown),) = drawn
-    assert name == 'sample 1' and len(shown) == 3
-    for panel, (inputs, lam) in zip(shown, seen):
+    shown = train(tmp_path / 'shown', [dict(type='MixedBatchesHook', interval=5, length=3, samples=2)])
+    assert all(torch.equal(plain[name], shown[name]) for name in plain)
+    pictures = sorted((tmp_path / 'shown').rglob('vis_image/*.png'))
+    assert [path.name for path in pictures] == ['mixed_batches_1.png', 'mixed_batches_11.png', 'mixed_batches_6.png']
+    image = cv2.imread(str(pictures[0]))
+    assert image.shape[1] > 300 and len(np.unique(image.reshape(-1, 3), axis=0)) > 50
+    name, panels = drawn[0][0]
+    assert name == 'sample 1' and len(panels) == 3
+    for panel, (inputs, lam) in zip(panels, seen):
         pixels = (inputs[0] * 50 + 127.5).round().clamp(0, 255).permute(1, 2, 0).numpy()[..., ::-1]  # read as BGR
         assert np.array_equal(panel.image, pixels.astype(np.uint8))
         assert panel.lines[0] == f'λ = {lam:.2f}' or lam < 0.005

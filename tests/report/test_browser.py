@@ -13,7 +13,7 @@ from browser import chromium, contrasts, errors, set_screen  # isort: skip
 from run_logs import epochs, settings, write_run, write_session  # isort: skip
 
 pytestmark = pytest.mark.browser
-TABS = ['summary', 'curves', 'compare', 'classes', 'pictures', 'tables', 'details']
+TABS = ['summary', 'curves', 'compare', 'classes', 'pictures', 'details']
 BACKGROUND = 'return getComputedStyle(document.body).backgroundColor'
 ACCURACY = [11.125, 25.5, 37.0625, 44.4]
 
@@ -34,13 +34,8 @@ def report(tmp_path_factory):
         records = [dict(lr=0.1, loss=1.0, epoch=1, iter=1, step=1), dict(step=1, **found)]
         write_session(folder / 'detector' / name, '20260101_000000', records, settings(1))
     shot = dict(image=encode(np.zeros((4, 4, 3), np.uint8)), caption='p = 0.50', alt='a picture')
-    gone = dict(image=None, caption='', alt='scene 3: the file is gone')
-    pictures = {
-        str(folder / 'detector' / name): dict(
-            predictions={'1': dict(shot, truth=shot), '2': dict(gone, truth=gone)}, notes=[]
-        )
-        for name in ('a', 'b')
-    }
+    run = folder / 'rm' / 'resnet18_2xb64_cifar100'
+    pictures = {str(run): dict(maps={'1': dict(shot, truth=shot)}, notes=['one thing was not made'])}
     out = folder / 'report.html'
     out.write_text(pages.build(collect([folder]), pictures), encoding='utf-8')
     return out
@@ -78,7 +73,7 @@ def test_every_tab_opens_by_click_and_by_key_and_a_name_of_a_folder_is_text(open
     from selenium.webdriver.common.keys import Keys
 
     driver = open_page()
-    assert find(driver, '.badge.stopped, .badge.running')
+    assert find(driver, '.badge.finished')
     assert '<script>alert(1)<' in driver.find_element('tag name', 'body').text
     for tab in TABS:
         driver.find_element('id', f'tab-{tab}').click()
@@ -108,15 +103,15 @@ def test_a_legend_hides_and_shows_its_run_by_click_and_by_key(open_page):
     from selenium.webdriver.common.keys import Keys
 
     driver = open_page('curves')
-    blue = [0x00, 0x72, 0xB2]  # RM's
+    colour = [0xB8, 0x6E, 0x00]  # the third
     button = next(each for each in find(driver, '.legend button') if each.text == 'rm/resnet18_2xb64_cifar100')
-    assert drawn_colours(driver, blue) > 50 and button.get_attribute('aria-pressed') == 'true'
+    assert drawn_colours(driver, colour) > 50 and button.get_attribute('aria-pressed') == 'true'
     button.click()
     time.sleep(0.2)
-    assert drawn_colours(driver, blue) == 0 and button.get_attribute('aria-pressed') == 'false'
+    assert drawn_colours(driver, colour) == 0 and button.get_attribute('aria-pressed') == 'false'
     button.send_keys(Keys.SPACE)
     time.sleep(0.2)
-    assert drawn_colours(driver, blue) > 50 and button.get_attribute('aria-pressed') == 'true'
+    assert drawn_colours(driver, colour) > 50 and button.get_attribute('aria-pressed') == 'true'
     assert errors(driver) == []
 
 

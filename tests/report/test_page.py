@@ -2,12 +2,10 @@
 
 import json
 import re
-import sys
 
 import pytest
 
 from mmrm.cli.report import main
-from mmrm.report import collect as collecting
 from mmrm.report import compare, page
 from mmrm.report.collect import collect, curves
 from mmrm.utils.errors import UserFileError
@@ -87,17 +85,15 @@ def test_what_cannot_be_shown_is_named_and_the_rest_is_shown(tmp_path):
     assert '1 of 3 runs' in collect([tmp_path], most=2).left_out[0]
 
 
-def test_a_killed_run_counts_as_stopped_and_values_that_are_no_numbers_leave_gaps(tmp_path, monkeypatch):
+def test_values_that_are_no_numbers_leave_gaps(tmp_path):
     records = epochs(1, [10.0, float('nan'), 30.0])
     records[2]['loss'] = float('inf')
     records[4]['loss'] = 'text'
+    records[4]['time'] = 10**400
     write_session(tmp_path / 'killed', '20260101_000000', records, settings(5), '{"lr": 0.1, "lo')
-    assert 0 < collect([tmp_path]).runs[0].left <= 10.0  # 20 iterations of half a second
-    monkeypatch.setattr(collecting, 'QUIET', -1)
     found = collect([tmp_path])
     run = found.runs[0]
-    assert (run.status, run.log.state, run.progress, run.left) == ('stopped', '3 of 5 epochs', 0.6, None)
-    assert 'its loss is text at iteration 30' in run.notes
+    assert run.log.state == '3 of 5 epochs' and run.pace == 0.5 and 'its loss is text at iteration 30' in run.notes
     drawn = data_of(page.build(found))['tasks'][0]['runs'][0]
     assert drawn['val']['keys']['accuracy/top1']['y'] == [10, None, 30]
     assert drawn['train']['keys']['loss']['y'] == [1, None, None]
@@ -154,23 +150,14 @@ def test_results_by_class_and_size_come_from_the_log(tmp_path):
     assert by_class.rows == [('traffic light', [12.5, 37.5])] and by_class.title == 'box AP by class'
 
 
-def test_runs_of_shipped_configs_stand_next_to_the_papers_numbers_and_the_authors_logs(tmp_path):
+def test_runs_of_shipped_configs_stand_next_to_the_papers_numbers(tmp_path):
     for seed in range(2):
         write_run(tmp_path / 'rm' / 'resnet18_2xb64_cifar100' / f'seed{seed}', [70.0, 80.0], seed=seed)
-    write_run(tmp_path / 'rm' / 'pyramidnet200_1xb64_cifar10', [50.0, 64.0])
-    write_run(tmp_path / 'rm' / 'atss_r50_fpn_1x_coco', [0.2, 0.26], length=12, key='coco/bbox_mAP')
-    write_run(tmp_path / 'sweep' / 'fc' / 'cifar100-resnet18' / 'shared' / 'seed0', [82.0])
-    write_run(tmp_path / 'rm' / 'upernet_r50_8xb2-80k_ade20k-512x512', [70.0], key='aAcc')  # not in the authors' logs
     html = page.build(collect([tmp_path]))
     text = ' '.join(html.split())
     assert '81.36<small> best</small>' in text and '−1.36<small> other settings</small>' in text
-    assert 'CIFAR-100, several networks' in text and '18.64' in text and '20.00<small> ± 0.00, n = 2' in text
-    assert '64.0<small> epoch 2</small> theirs 49.1 to 72.9<small> epochs 1 to 4</small>' in text
-    assert '26.0<small> epoch 2</small> theirs 26.6' in text and text.count(' theirs ') == 2
-    assert 'Linear layer of the RoI' in text and '<small> decides the result</small>' in text
-    chart = data_of(html)['tasks'][0]['charts'][0]
-    assert chart['authors'][0]['x'] == [1, 2] and chart['authors'][0]['low'][0] <= 49.11
-    assert 81.36 in [each['value'] for each in chart['papers']]
+    assert 'that decide the result, other than in the shipped config' in text and 'train_cfg.max_epochs' in text
+    assert [each['value'] for each in data_of(html)['tasks'][0]['charts'][0]['papers']] == [81.36]
 
 
 # ---------------------------------------------------------------------------------------------------------- the command
@@ -196,12 +183,3 @@ def test_the_command_writes_the_page_and_replaces_only_its_own(tmp_path, capsys)
 def test_a_report_that_fails_does_not_fail_the_runs(tmp_path):
     lines = []
     assert page.try_report(tmp_path, lines.append) is None and 'not written' in lines[0]
-
-
-def test_the_benchmark_runs_at_small_scale(capsys, monkeypatch):
-    monkeypatch.setattr(sys, 'path', list(sys.path))  # the script replaces its first entry
-    from benchmarks import report as benchmark
-
-    monkeypatch.setattr(sys, 'argv', ['report.py', '--runs', '5', '--epochs', '3'])
-    benchmark.main()
-    assert re.search(r'5 runs of 3 epochs: [\d.]+ s, 0\.\d+ MB', capsys.readouterr().out)

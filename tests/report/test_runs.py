@@ -5,6 +5,7 @@ from run_logs import epochs, settings, write_run, write_session
 
 from mmrm.report.published import METRICS
 from mmrm.report.runs import find_runs, read_run
+from mmrm.utils.errors import UserFileError
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,26 @@ def test_a_later_session_replaces_what_it_repeats(tmp_path, second, measured, st
     assert run.trained == len(measured) and list(run.validations) == list(range(1, len(measured) + 1))
 
 
+@pytest.mark.parametrize('by_epoch', [True, False])
+def test_a_session_that_resumed_while_the_clock_went_back_counts(tmp_path, by_epoch):
+    """The folders are named in local time: at the end of summer time the second one has the earlier name."""
+    config = settings(6 if by_epoch else 60, by_epoch=by_epoch)
+
+    def session(first, last):
+        records = epochs(first, [float(epoch) for epoch in range(first, last + 1)])
+        for record in records if not by_epoch else ():
+            record.pop('epoch', None)
+            record['step'] *= 1 if 'lr' in record else 10
+        return records
+
+    write_session(tmp_path, '20261025_024500', session(1, 4), config)
+    write_session(tmp_path, '20261025_021500', session(5, 6), config)
+    write_session(tmp_path, '20261026_000000', session(6, 6), config)
+    run = read_run(tmp_path)
+    assert [metrics['accuracy/top1'] for metrics in run.validations.values()] == [1, 2, 3, 4, 5, 6]
+    assert run.state == 'finished' and list(run.iterations) == [10, 20, 30, 40, 50, 60]
+
+
 def test_an_interrupted_iteration_based_run_counts_iterations(tmp_path):
     config = settings(length=80, by_epoch=False)
 
@@ -36,6 +57,15 @@ def test_an_interrupted_iteration_based_run_counts_iterations(tmp_path):
     write_session(tmp_path, '20260102_000000', session(45, 60), config)
     run = read_run(tmp_path)
     assert list(run.validations) == [20, 40, 60] and run.state == '60 of 80 iterations'
+
+
+def test_a_log_and_a_config_that_are_nested_too_deeply(tmp_path):
+    deep = '[' * 100_000
+    write_session(tmp_path / 'config', '20260101_000000', epochs(1, [10.0]), f'a = {deep}')
+    assert read_run(tmp_path / 'config').settings is None
+    write_session(tmp_path / 'log', '20260101_000000', epochs(1, [10.0]), settings(1), '{"step": ' + deep)
+    with pytest.raises(UserFileError, match=r'scalars.json is not a log of mmengine: .* nested too deeply'):
+        read_run(tmp_path / 'log')
 
 
 def test_best_last_memory_and_hours(tmp_path):

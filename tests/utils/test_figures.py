@@ -9,6 +9,7 @@ from PIL import Image
 
 from mmrm.utils import figures
 from mmrm.utils.errors import UserFileError, UserValueError
+from tools.analysis import plots
 
 # The colours of a flag: red, green and blue columns, in RGB.
 FLAG = np.zeros((4, 6, 3), np.uint8)
@@ -60,7 +61,7 @@ def test_the_foot_of_a_figure_stays_inside_it(width):
     """Also a long path without a blank."""
     figure = figures.new_figure(width, 3)
     figure.subplots()
-    figures.provenance(figure, [f'RM: work_dirs/{"a_long_name/" * 20}epoch_300.pth, epoch 300', 'data: noise'])
+    plots.provenance(figure, [f'RM: work_dirs/{"a_long_name/" * 20}epoch_300.pth, epoch 300', 'data: noise'])
     pixels = figures.to_array(figure)
     assert (pixels[:, -2:] == 255).all() and (pixels[-60:] < 255).any()
     text = figure._supxlabel.get_text()

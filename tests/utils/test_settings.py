@@ -100,7 +100,7 @@ def test_a_checkpoint_of_mmengine_s_own_is_compared_by_the_config_that_it_holds(
 
 def test_the_config_in_a_checkpoint_is_read_and_never_run(tmp_path):
     text = f"a = __import__('os').mkdir('{tmp_path / 'made'}')\nb = dict({{'x.y': -1.5}}, c=[1, (2, 'z')], d=None)\n"
-    assert parse_config(text)['b'] == {'x.y': -1.5, 'c': [1, [2, 'z']], 'd': None}
+    assert parse_config(text)['b'] == {'x.y': -1.5, 'c': [1, (2, 'z')], 'd': None}
     assert not (tmp_path / 'made').exists()
     assert parse_config('a = (') is None
 

@@ -1,22 +1,30 @@
 #!/usr/bin/env python
-"""A run's validation curve, or its training loss, over those of RecursiveMix's authors; also while it still trains."""
+"""A run's validation curve, or its training loss, beside those of RecursiveMix's authors; also while it still trains.
 
+``authors_curve.json`` holds their logs as numbers: three runs of CIFAR-10, one of ImageNet, validations of ATSS and
+UperNet. The logs are of December 2021; the region that their code pooled then may have been transposed
+(docs/recursive_mix.md).
+"""
+
+import functools
+import json
 import math
 import statistics
 import sys
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs without being installed
 
 from mmrm.cli.options import Parser
 from mmrm.report import grids
-from mmrm.report.authors_curves import Curves, all_curves, comparison_text, curves_of, measured
-from mmrm.report.runs import RunLog, read_run
+from mmrm.report.runs import Metric, RunLog, read_run
 from mmrm.utils import figures
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.paths import find, show_path
+from tools.analysis import plots
 
+DATA = Path(__file__).with_suffix('.json')
 WINDOW = 10  # iterations whose mean mmengine logs
 LOSSES = ('loss', 'loss_consistency', 'rm_entropy')  # their sum is what the authors log
 HEADERS = ('Step', 'This run', "Authors' lowest", "Authors' highest", 'Place')
@@ -24,6 +32,85 @@ LOSS_HEADERS = (
     *('Epoch', 'Iteration', 'Loss, mean so far', "Authors' mean", "Authors' lowest", "Authors' highest", 'Difference'),
 )
 Losses = Dict[Tuple[int, int], float]  # (epoch, iteration in it) -> mean training loss since the epoch's start
+
+
+class Curves(NamedTuple):
+    """The authors' runs of one config.
+
+    Args:
+        name (str): What they trained.
+        key (str): The metric's name in mmengine's logs.
+        factor (float): What a logged value is multiplied with to be in percent.
+        runs (dict[str, dict[int, float]]): Step -> percent of each run.
+        unit (str): 'epoch' or 'iteration'.
+        around (int): How many steps on either side are neighbours.
+        losses (dict[str, dict[int, dict[int, float]]]): Epoch -> iteration in it -> mean training loss of each run
+            since the epoch's start, in the first epochs; where their logs have it.
+        iterations (int): In an epoch; known where the losses are.
+    """
+
+    name: str
+    key: str
+    factor: float
+    runs: Dict[str, Dict[int, float]]
+    unit: str = 'epoch'
+    around: int = 0
+    losses: Dict[str, Dict[int, Dict[int, float]]] = {}
+    iterations: int = 0
+
+    def band(self, step: int) -> Optional[Tuple[float, float]]:
+        """Lowest and highest value of all runs at a step and its neighbours; None where the authors have none."""
+        if not any(step in run for run in self.runs.values()):
+            return None
+        near = [value for run in self.runs.values() for at, value in run.items() if abs(at - step) <= self.around]
+        return min(near), max(near)
+
+    def around_text(self, step: int) -> str:
+        """Which epochs :meth:`band` is of, such as 'epochs 8 to 12'; '' if it is of the step alone."""
+        if not self.around:
+            return ''
+        last = max(at for run in self.runs.values() for at in run)
+        return f'epochs {max(step - self.around, 1)} to {min(step + self.around, last)}'
+
+
+def _numbered(node):
+    """JSON's keys that are numbers as such."""
+    if not isinstance(node, dict):
+        return node
+    return {int(key) if key.isdecimal() else key: _numbered(value) for key, value in node.items()}
+
+
+@functools.cache
+def all_curves() -> Dict[str, Curves]:
+    """The authors' curves by ``<regulariser>/<config name>``."""
+    found = {}
+    for entry in json.loads(DATA.read_text(encoding='utf-8'))['curves']:
+        configs = entry.pop('configs')
+        found.update(dict.fromkeys(configs, Curves(**_numbered(entry))))
+    return found
+
+
+def curves_of(config: Union[str, Path, None]) -> Optional[Curves]:
+    """The authors' curves of a config, by its folder and name; None if they have none."""
+    return all_curves().get(f'{Path(config).parent.name}/{Path(config).stem}') if config else None
+
+
+def measured(run: RunLog, curves: Curves) -> Dict[int, float]:
+    """What a run measured of the authors' metric, in percent, by epoch or iteration."""
+    return run.values(Metric(curves.name, curves.key, curves.factor))
+
+
+def comparison_text(run: RunLog, curves: Curves) -> Optional[str]:
+    """The last validation of a run against the authors' at the same step; None if there is nothing to compare."""
+    values = measured(run, curves)
+    step = max((step for step in values if curves.band(step)), default=None)
+    if step is None:
+        return None
+    low, high = curves.band(step)
+    whose = f"the authors' {len(curves.runs)} runs" if len(curves.runs) > 1 else "the authors' run"
+    theirs = f'{low:.1f}' if low == high else f'{low:.1f} to {high:.1f}'
+    around = f' ({curves.around_text(step)})' if curves.around else ''
+    return f'{curves.unit} {step}: {values[step]:.1f}, {whose} had {theirs}{around}'
 
 
 def read(folder: Path, config: Optional[str] = None) -> Tuple[RunLog, Curves]:
@@ -164,7 +251,7 @@ def draw(run: RunLog, curves: Curves):
     """The run's curve over the authors': their range over neighbouring epochs as a band, each of their runs a line."""
     figure = figures.new_figure(6.4, 4)
     axes = figure.subplots()
-    figures.tidy(axes)
+    plots.tidy(axes, curves.unit, f'{curves.key}, %', curves.name)
     if curves.around:
         steps = sorted({step for values in curves.runs.values() for step in values})
         label = f'authors, range over {len(curves.runs)} run(s) and {2 * curves.around + 1} epochs'
@@ -173,53 +260,10 @@ def draw(run: RunLog, curves: Curves):
         label = None if number else "the authors' runs"
         axes.plot(list(values), list(values.values()), color='#666666', linewidth=0.8, label=label)
     mine = measured(run, curves)
-    style = dict(color=figures.COLOURS['RM'], linewidth=1.6, marker='o', markersize=3)
-    axes.plot(list(mine), list(mine.values()), label='this run', **style)
-    axes.set_xlabel(curves.unit)
-    axes.set_ylabel(f'{curves.key}, %')
-    axes.set_title(curves.name, fontsize=9)
+    plots.curve(axes, list(mine), [list(mine.values())], 'RM', label='this run')
     axes.legend(fontsize=7, frameon=False, loc='lower right')
-    figures.provenance(figure, _sources(run, run.state))
-    return figure
-
-
-def _sources(run: RunLog, state: str) -> List[str]:
-    return [
-        f'run: {show_path(run.folder)}, {state}',
-        'authors: their training logs of December 2021 (mmrm/report/authors_curves.json)',
-    ]
-
-
-def draw_loss(run: RunLog, curves: Curves):
-    """The run's mean loss since the epoch's start over the authors', in the epochs that the run has begun.
-
-    Raises:
-        UserValueError: As :func:`running_losses`.
-    """
-    mine, losses = running_losses(run, curves), authors_losses(curves)
-    epochs = sorted({epoch for epoch, _ in mine})
-    if not epochs:
-        raise UserValueError(f"{show_path(run.folder)} has not begun an epoch of which the authors' losses are known.")
-    figure = figures.new_figure(max(6.4, 3.2 * len(epochs)), 4)
-    for axes, epoch in zip(figure.subplots(1, len(epochs), squeeze=False)[0], epochs):
-        figures.tidy(axes)
-        points = [point for point in losses if point[0] == epoch]
-        x = [iteration for _, iteration in points]
-        if len(curves.losses) > 1:
-            ranges = [(statistics.fmean(losses[point]), prediction_reach(losses, point)) for point in points]
-            bounds = [mean - reach for mean, reach in ranges], [mean + reach for mean, reach in ranges]
-            label = '95 % prediction interval for one more run'
-            axes.fill_between(x, *bounds, color='#999999', alpha=0.3, linewidth=0, label=label)
-        for number, values in enumerate(zip(*(losses[point] for point in points))):
-            label = None if number else "the authors' runs"
-            axes.plot(x, values, color='#666666', linewidth=0.8, marker='.', label=label)
-        own = {iteration: value for (at, iteration), value in sorted(mine.items()) if at == epoch}
-        axes.plot(list(own), list(own.values()), color=figures.COLOURS['RM'], linewidth=1.6, label='this run')
-        axes.set_xlabel(f'iteration of epoch {epoch}')
-        axes.set_title(curves.name, fontsize=9)
-    figure.axes[0].set_ylabel("mean training loss since the epoch's start")
-    figure.axes[0].legend(fontsize=7, frameon=False)
-    figures.provenance(figure, _sources(run, f'{max(run.iterations)} iterations'))
+    source = 'authors: their training logs of December 2021 (tools/analysis/authors_curve.json)'
+    plots.provenance(figure, [f'run: {show_path(run.folder)}, {run.state}', source])
     return figure
 
 
@@ -238,6 +282,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     )
     parser.add_argument('--overwrite', action='store_true', help='replace an existing picture')
     args = parser.parse_args(argv)
+    if args.out and args.loss:
+        parser.error('--loss gives a table: there is no picture of it')
     if args.out:
         figures.check_picture(args.out, args.overwrite)
     run, curves = read(find(args.run), args.config)
@@ -248,8 +294,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         print('\n'.join(grids.render('terminal', HEADERS, table_lines(run, curves), right=range(4))))
         print(comparison_text(run, curves) or 'no validation yet that the authors have, too')
     if args.out:
-        figure = (draw_loss if args.loss else draw)(run, curves)
-        print(figures.save(figure, args.out, args.overwrite))
+        print(figures.save(draw(run, curves), args.out, args.overwrite))
 
 
 if __name__ == '__main__':

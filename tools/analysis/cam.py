@@ -17,7 +17,7 @@ from mmrm.utils.config import number_of_classes, test_steps, type_name
 from mmrm.utils.errors import UserError, UserFileError, UserValueError, cli
 from mmrm.utils.paths import show_path
 from mmrm.weights import read_checkpoint
-from tools.analysis import classifiers
+from tools.analysis import classifiers, plots
 from tools.analysis.classifiers import Trained
 from tools.analysis.options import add_models, picture_parser
 
@@ -171,7 +171,7 @@ def draw(models: Sequence[Trained], subjects: Sequence[Subject], method: str = '
     wide = max(subject.image.shape[1] / subject.image.shape[0] for subject in subjects)
     side = 1.45
     width = max((len(models) + 1) * side * wide + 1.6, 4)
-    height = rows * (side + 0.2) + 0.4 + 0.13 * len(figures.wrap(foot, width))
+    height = rows * (side + 0.2) + 0.4 + 0.13 * len(plots.wrap(foot, width))
     figure = figures.new_figure(width, height, images=True)
     grid = figure.subplots(rows, len(models) + 1, squeeze=False)
     row = 0
@@ -196,7 +196,7 @@ def draw(models: Sequence[Trained], subjects: Sequence[Subject], method: str = '
                 figures.hide_axes(each)
             row += 1
     add_scale(figure, grid[:, 1:])
-    figures.provenance(figure, foot)
+    plots.provenance(figure, foot)
     return figure
 
 

@@ -17,12 +17,12 @@ from mmengine.config import Config
 
 from mmrm.cli.options import natural, positive
 from mmrm.core import Box, mix_labels, resize_fill, sample_box, sample_lambda
-from mmrm.report.tables import show_path
 from mmrm.utils import figures
 from mmrm.utils.config import pipeline_of
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.figures import Panel, draw_panel
-from tools.analysis import classifiers
+from mmrm.utils.paths import show_path
+from tools.analysis import classifiers, plots
 from tools.analysis.options import picture_parser
 
 WAYS = ('cut', 'resize')
@@ -98,20 +98,12 @@ def mismatches(
     }
 
 
-def draw(
-    cfg: Config,
-    iterations: int = 5,
-    alpha: float = 0.5,
-    seed: int = 0,
-    curves: Optional[dict] = None,
-    foot: Sequence[str] = (),
-):
+def draw(cfg: Config, iterations: int = 5, seed: int = 0, curves: Optional[dict] = None, foot: Sequence[str] = ()):
     """Both ways on the training images of a config, label and image compared, and the mean mismatch over time.
 
     Args:
         cfg (Config): Of a classifier, with ``part='train'`` of :func:`tools.analysis.classifiers.load_config`.
         iterations (int): Columns. Defaults to 5.
-        alpha (float): Of RecursiveMix. Defaults to 0.5.
         seed (int): Of images and boxes. Defaults to 0.
         curves (dict, optional): From :func:`mismatches`. Defaults to None, computed at the size of the images.
         foot (Sequence[str]): Lines below the figure.
@@ -122,27 +114,18 @@ def draw(
         data = preprocessor(next(classifiers.read_batches(dataset, iterations, seed)), training=True)
     names = figures.class_names(dataset)
     labels = [int(sample.gt_label) for sample in data['data_samples']]
-    called = [figures.short_name(names[label], 10) if names else f'class {label}' for label in labels]
-    # The same class twice would hide what happens to each image.
+    # With its number, as the same class twice would hide what happens to each image.
     called = [
-        name if called.count(name) == 1 else f'{name} {called[:place].count(name) + 1}'
-        for place, name in enumerate(called)
+        f'{place}: {figures.short_name(names[label], 10) if names else f"class {label}"}'
+        for place, label in enumerate(labels, 1)
     ]
     rows = []
     for way in WAYS:
-        steps = recurse(data['inputs'], way, alpha, seed)
+        steps = recurse(data['inputs'], way, seed=seed)
         images = figures.to_images(torch.stack([step.image for step in steps]), preprocessor, order)
-        rows.append(
-            (
-                way,
-                [
-                    Panel(image, _lines(step, called), step.box if step.box.area else None)
-                    for image, step in zip(images, steps)
-                ],
-            )
-        )
-    curves = curves or mismatches(size=data['inputs'].shape[-1], alpha=alpha)
-    return _figure(rows, curves, iterations, foot)
+        boxes = [step.box if step.box.area else None for step in steps]
+        rows.append((way, [Panel(*each) for each in zip(images, (_lines(step, called) for step in steps), boxes)]))
+    return _figure(rows, curves or mismatches(size=data['inputs'].shape[-1]), iterations, foot)
 
 
 def _lines(step: Step, names: Sequence[str]) -> List[str]:
@@ -167,20 +150,11 @@ def _figure(rows, curves: Dict[str, np.ndarray], columns: int, foot: Sequence[st
                 axes.set_title(f't = {column + 1}', fontsize=8)
     axes = figure.add_subplot(grid[:, columns:])
     for index, (way, values) in enumerate(curves.items()):
-        axes.plot(
-            np.arange(1, len(values) + 1),
-            100 * values,
-            marker=figures.MARKERS[index],
-            markersize=4,
-            color=figures.PALETTE[3 - 3 * index],
-            label=way,
-        )
-    axes.set_xlabel('iteration')
-    axes.set_ylabel('label that the image does not show (%)')
+        plots.curve(axes, np.arange(1, len(values) + 1), [100 * values], way, index, color=plots.PALETTE[3 - 3 * index])
     axes.set_ylim(0, None)
     axes.legend(frameon=False)
-    figures.tidy(axes)
-    figures.provenance(figure, foot)
+    plots.tidy(axes, 'iteration', 'label that the image does not show (%)')
+    plots.provenance(figure, foot)
     return figure
 
 

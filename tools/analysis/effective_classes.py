@@ -20,6 +20,7 @@ from mmrm.cli.options import natural, positive
 from mmrm.models.regularisers import BoundAugment
 from mmrm.utils import figures
 from mmrm.utils.errors import UserValueError, cli
+from tools.analysis import plots
 from tools.analysis.classifiers import seeded
 from tools.analysis.options import picture_parser
 
@@ -117,37 +118,14 @@ def draw(results: Dict[str, Counts], foot: Sequence[str] = ()):
     figure = figures.new_figure(5.6, 3.8)
     axes = figure.subplots()
     for index, (name, counts) in enumerate(results.items()):
-        colour = figures.COLOURS.get(name, figures.PALETTE[index % len(figures.PALETTE)])
-        axes.plot(counts.thresholds, counts.mean, color=colour, marker=figures.MARKERS[index], markersize=4, label=name)
-        axes.fill_between(
-            counts.thresholds,
-            counts.mean - counts.deviation,
-            counts.mean + counts.deviation,
-            color=colour,
-            alpha=0.25,
-            linewidth=0,
-        )
-        axes.annotate(
-            f'{counts.mean[-1]:.2f}',
-            (counts.thresholds[-1], counts.mean[-1]),
-            (6, 0),
-            textcoords='offset points',
-            va='center',
-            fontsize=8,
-            color=colour,
-        )
+        plots.curve(axes, counts.thresholds, counts.runs, name, index, label=f'{name}: {counts.mean[-1]:.2f} at 1e-4')
     axes.set_xscale('log')
     axes.invert_xaxis()
     axes.set_ylim(0, None)
-    axes.axvline(LABEL_SMOOTHING, color='#999999', linewidth=0.8, linestyle=':')
-    axes.text(LABEL_SMOOTHING * 1.08, 2.3, 'label smoothing 0.1', rotation=90, fontsize=7, color='#666666', ha='right')
-    axes.set_xlabel("threshold on a class's share of the label")
-    axes.set_ylabel('effective classes')
-    axes.legend(frameon=False, loc='upper left')
-    low, high = axes.get_xlim()
-    axes.set_xlim(low, high / 1.6)  # room for the numbers
-    figures.tidy(axes)
-    figures.provenance(figure, foot)
+    axes.axvline(LABEL_SMOOTHING, color='#999999', linewidth=0.8, linestyle=':', label='label smoothing 0.1')
+    axes.legend(frameon=False, loc='upper left', fontsize=8)
+    plots.tidy(axes, "threshold on a class's share of the label", 'effective classes')
+    plots.provenance(figure, foot)
     return figure
 
 

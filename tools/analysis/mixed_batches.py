@@ -16,12 +16,12 @@ from torch import nn
 from mmrm.cli.options import natural, positive
 from mmrm.core import Box
 from mmrm.models.regularisers.dropblock import drop_block
-from mmrm.report.tables import show_path
 from mmrm.utils import figures
 from mmrm.utils.config import number_of_classes, pipeline_of
 from mmrm.utils.errors import UserValueError, cli
-from mmrm.utils.figures import Panel, draw_rows
-from tools.analysis import classifiers
+from mmrm.utils.figures import Panel
+from mmrm.utils.paths import show_path
+from tools.analysis import classifiers, plots
 from tools.analysis.options import picture_parser
 
 # The CutMix authors' settings for CIFAR, but for the probability: every iteration is shown mixed.
@@ -162,7 +162,9 @@ def draw_gallery(gallery: Gallery, samples: int = 1, foot: Sequence[str] = ()):
             ]
             rows.append((f'{name}\n{settings}' if settings else name, panels))
     steps = len(gallery.methods['Input'])
-    return draw_rows(rows, [f't = {step + 1}' for step in range(steps)], foot)
+    figure = figures.draw_rows(rows, [f't = {step + 1}' for step in range(steps)])
+    plots.provenance(figure, foot)
+    return figure
 
 
 def panel_of(mixed: Mixed, sample: int, classes: Optional[Sequence[str]], with_share: bool = True) -> Panel:

@@ -23,7 +23,7 @@ from mmrm.report import grids
 from mmrm.utils import figures
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.paths import show_path
-from tools.analysis import classifiers
+from tools.analysis import classifiers, plots
 from tools.analysis.classifiers import Trained
 from tools.analysis.options import add_models, picture_parser, table_format, write_table
 
@@ -213,22 +213,6 @@ def _count(found: np.ndarray, pasted: np.ndarray, behind: np.ndarray) -> np.ndar
     return np.array([(found[:, 0] == pasted).sum(), (found[:, 0] == behind).sum(), both.sum()], float)
 
 
-def curves(points: Sequence[Point], background: str, value: str = 'accuracy') -> Dict[str, np.ndarray]:
-    """name -> rows of (scale, mean over its checkpoints, deviation), scales descending."""
-    result = {}
-    for name in dict.fromkeys(point.name for point in points):
-        rows = []
-        for scale in sorted({point.scale for point in points}, reverse=True):
-            found = [
-                getattr(point, value)
-                for point in points
-                if (point.name, point.background, point.scale) == (name, background, scale)
-            ]
-            rows.append((scale, np.mean(found), np.std(found, ddof=1) if len(found) > 1 else 0.0))
-        result[name] = np.array(rows)
-    return result
-
-
 PANELS = (
     ('grey', 'accuracy', 'on grey'),
     ('other class', 'accuracy', 'on an image of another class'),
@@ -242,28 +226,20 @@ def draw(points: Sequence[Point], foot: Sequence[str] = ()):
     shown = [panel for panel in PANELS if any(point.background == panel[0] for point in points)]
     figure = figures.new_figure(3.2 * len(shown), 3.5 + 0.12 * len(foot))
     panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    scales = sorted({point.scale for point in points}, reverse=True)
     for axes, (background, value, title) in zip(panels, shown):
-        for index, (name, rows) in enumerate(curves(points, background, value).items()):
-            colour = figures.COLOURS.get(name, figures.PALETTE[index % len(figures.PALETTE)])
-            scale, mean, deviation = rows.T
-            axes.plot(
-                scale,
-                mean,
-                color=colour,
-                marker=figures.MARKERS[index % len(figures.MARKERS)],
-                markersize=4,
-                label=name,
-            )
-            axes.fill_between(scale, mean - deviation, mean + deviation, color=colour, alpha=0.25, linewidth=0)
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel('side of the pasted image / whole side', fontsize=8)
-        axes.set_ylabel('images (%)' if value == 'both' else 'top-1 accuracy (%)', fontsize=8)
-        axes.tick_params(labelsize=8)
+        for index, name in enumerate(dict.fromkeys(point.name for point in points)):
+            found: Dict[str, Dict[float, float]] = {}
+            for point in points:
+                if (point.name, point.background) == (name, background):
+                    found.setdefault(point.checkpoint, {})[point.scale] = getattr(point, value)
+            plots.curve(axes, scales, [[run[scale] for scale in scales] for run in found.values()], name, index)
         axes.invert_xaxis()
         axes.set_ylim(0, 103)
-        figures.tidy(axes)
+        y = 'images (%)' if value == 'both' else 'top-1 accuracy (%)'
+        plots.tidy(axes, 'side of the pasted image / whole side', y, title)
     panels[0].legend(frameon=False, loc='lower left', fontsize=8)
-    figures.provenance(figure, foot)
+    plots.provenance(figure, foot)
     return figure
 
 
@@ -274,13 +250,8 @@ def table_lines(points: Sequence[Point]) -> List[List[str]]:
     """A line of texts for each measurement under :data:`HEADERS`."""
     return [
         [
-            point.name,
-            show_path(Path(point.checkpoint)),
-            point.background,
-            f'{point.scale:g}',
-            f'{point.accuracy:.2f}',
-            f'{point.fooled:.2f}',
-            f'{point.both:.2f}',
+            *(point.name, show_path(Path(point.checkpoint)), point.background, f'{point.scale:g}'),
+            *(f'{value:.2f}' for value in (point.accuracy, point.fooled, point.both)),
         ]
         for point in points
     ]

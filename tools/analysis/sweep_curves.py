@@ -18,6 +18,7 @@ from mmrm.utils import figures
 from mmrm.utils.errors import UserFileError, UserValueError, cli
 from mmrm.utils.paths import home, show_path
 from mmrm.utils.settings import differences, result_settings
+from tools.analysis import plots
 from tools.analysis.options import picture_parser, table_format, write_table
 
 SWEEPS = tuple(CHOSEN)
@@ -125,49 +126,30 @@ def draw(results: Dict[str, Dict[str, List[Point]]], foot: Sequence[str] = ()):
                 axes.set_visible(False)
                 continue
             _panel(axes, sweep, setting, points)
-    figures.provenance(figure, foot)
+    plots.provenance(figure, foot)
     return figure
 
 
 def _panel(axes, sweep: str, setting: str, points: List[Point]) -> None:
     published = CURVES.get(setting, {})
     values = sorted({point.value for point in points} | ({CHOSEN[sweep]} if published else set()), key=float)
-    places = {value: place for place, value in enumerate(values)}
-    at, means = [places[point.value] for point in points], [point.mean for point in points]
-    blue, orange = figures.COLOURS['RM'], figures.COLOURS['CutMix']
-    axes.errorbar(at, means, [point.deviation for point in points], color=blue, capsize=3, linewidth=1.5, label='RM')
-    for x, point in zip(at, points):
-        axes.plot(
-            x, point.mean, marker='o', markersize=5, color=blue, markerfacecolor=blue if point.finished else 'white'
-        )
+    blue, orange = plots.COLOURS['RM'], plots.COLOURS['CutMix']
+    for number, point in enumerate(points):
+        style = dict(color=blue, capsize=3, marker='o', markersize=5, mfc=blue if point.finished else 'white')
+        axes.errorbar(values.index(point.value), point.mean, point.deviation, label=None if number else 'RM', **style)
+    axes.plot([values.index(point.value) for point in points], [point.mean for point in points], color=blue)
     if published:
-        axes.axhline(
-            published['baseline'],
-            color='black',
-            linestyle=':',
-            linewidth=1.2,
-            label=f'baseline, published {published["baseline"]:.2f}',
-        )
-        axes.plot(
-            places[CHOSEN[sweep]],
-            published['rm'],
-            marker='*',
-            markersize=11,
-            color=orange,
-            linestyle='none',
-            markeredgecolor='black',
-            markeredgewidth=0.5,
-            label=f'RM, published {published["rm"]:.2f}',
-        )
+        label = f'baseline, published {published["baseline"]:.2f}'
+        axes.axhline(published['baseline'], color='black', linestyle=':', linewidth=1.2, label=label)
+        star = dict(marker='*', markersize=11, color=orange, linestyle='none', mec='black', mew=0.5)
+        label = f'RM, published {published["rm"]:.2f}'
+        axes.plot(values.index(CHOSEN[sweep]), published['rm'], label=label, **star)
     axes.set_xticks(range(len(values)), values)
-    axes.set_xlabel({'alpha': 'α', 'omega': 'ω'}[sweep])
-    axes.set_ylabel('top-1 error (%)')
     seeds = sorted({point.seeds for point in points})
-    count = str(seeds[0]) if len(seeds) == 1 else f'{seeds[0]} to {seeds[-1]}'
-    axes.set_title(f'{setting}, {count} seed{"" if seeds == [1] else "s"}', fontsize=9)
+    count = f'{seeds[0]} seed(s)' if len(seeds) == 1 else f'{seeds[0]} to {seeds[-1]} seeds'
     axes.legend(frameon=False, fontsize=7.5)
     axes.margins(y=0.15)
-    figures.tidy(axes)
+    plots.tidy(axes, {'alpha': 'α', 'omega': 'ω'}[sweep], 'top-1 error (%)', f'{setting}, {count}')
 
 
 HEADERS = ('sweep', 'setting', 'value', 'top-1 error (%)', 'deviation', 'seeds', 'finished')
@@ -175,20 +157,13 @@ HEADERS = ('sweep', 'setting', 'value', 'top-1 error (%)', 'deviation', 'seeds',
 
 def table_lines(results: Dict[str, Dict[str, List[Point]]]) -> List[List[str]]:
     """A line of texts for each point under :data:`HEADERS`."""
-    return [
-        [
-            sweep,
-            setting,
-            point.value,
-            f'{point.mean:.2f}',
-            f'{point.deviation:.2f}',
-            str(point.seeds),
-            'yes' if point.finished else 'no',
-        ]
-        for sweep, settings in results.items()
-        for setting, points in settings.items()
-        for point in points
-    ]
+    lines = []
+    for sweep, settings in results.items():
+        for setting, points in settings.items():
+            for value, mean, deviation, seeds, finished in points:
+                numbers = [f'{mean:.2f}', f'{deviation:.2f}', str(seeds)]
+                lines.append([sweep, setting, value, *numbers, 'yes' if finished else 'no'])
+    return lines
 
 
 @cli
@@ -197,12 +172,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('--sweeps', nargs='+', choices=SWEEPS, help='default: those with results')
     parser.add_argument('--setting', nargs='+', metavar='SETTING', help='some of the settings (default: all)')
     parser.add_argument('--work-dir', help='holds <sweep>/<setting>/<value>/seed<N> (default: work_dirs/sweep)')
-    parser.add_argument(
-        '--kind',
-        choices=KINDS,
-        default='best',
-        help='best over epochs, as the paper reports, or the last epoch (default: best)',
-    )
+    kinds = 'best over epochs, as the paper reports, or the last epoch (default: best)'
+    parser.add_argument('--kind', choices=KINDS, default='best', help=kinds)
     parser.add_argument('--table', help='also write the numbers, .csv, .md or .tex')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)

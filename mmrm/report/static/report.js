@@ -96,10 +96,6 @@
       tables.push([x, ...columns]);
       lines.push({ ...line, columns: columns.length });
     };
-    (chart.authors || []).forEach((each) => {
-      add({ label: each.name, colour: data.authors, band: true, quiet: true, middle: true }, each.x,
-        [each.low.map((low, i) => (low + each.high[i]) / 2), each.low, each.high]);
-    });
     task.groups.forEach((group, index) => {
       if (hidden.has(index)) return;
       const paper = (chart.papers || []).find((each) => each.group === index);
@@ -170,14 +166,14 @@
       const at = series.length;
       series.push({
         label: line.label, stroke: colour, width: line.quiet ? 1.2 : line.thin ? 1.2 : 1.8, spanGaps: true,
-        dash: line.dash ? [7, 5] : line.dotted ? [2, 4] : line.middle ? [1, 3] : undefined,
+        dash: line.dash ? [7, 5] : line.dotted ? [2, 4] : undefined,
         points: { show: !line.quiet && chart.part === 'val' && joined[0].length <= 60, size: 5, fill: colour },
       });
       entry.lines.push({ ...line, at });
       if (line.band) {
         const edge = { spanGaps: true, stroke: 'transparent', width: 0, points: { show: false } };
         series.push({ ...edge, label: 'low' }, { ...edge, label: 'high' });
-        bands.push({ series: [at + 2, at + 1], fill: `${colour}${line.quiet ? '26' : '2e'}` });
+        bands.push({ series: [at + 2, at + 1], fill: `${colour}2e` });
       }
     });
     // A logarithm has no place for what is not above 0.
@@ -259,7 +255,7 @@
       for (let away = 0; away < x.length; away += 1) {
         const hit = [idx - away, idx + away].find((i) => i >= 0 && i < x.length && column[i] !== null && column[i] !== undefined);
         if (hit !== undefined) {
-          if (Math.abs(x[hit] - x[idx]) <= reach) rows.push({ line, at: x[hit], value: column[hit], low: line.middle ? u.data[line.at + 1][hit] : null, high: line.middle ? u.data[line.at + 2][hit] : null });
+          if (Math.abs(x[hit] - x[idx]) <= reach) rows.push({ line, at: x[hit], value: column[hit] });
           break;
         }
         if (idx - away < 0 && idx + away >= x.length) break;
@@ -278,7 +274,7 @@
       const mark = make('i');
       mark.style.background = colourOf(row.line.colour);
       const extra = row.line.extra && row.line.extra.get(row.at);
-      const text = row.low !== null && row.low !== undefined && row.low !== row.high ? `${show(row.low)} to ${show(row.high)}` : show(extra ? Number(row.value.toPrecision(5)) : row.value);
+      const text = show(extra ? Number(row.value.toPrecision(5)) : row.value);
       return make('div', { className: row === nearest ? 'near' : '' }, mark, make('span', { textContent: row.line.label }), make('em', { textContent: extra ? `${text} ${extra}` : text }));
     }), ...(rows.length > shown.length ? [make('small', { textContent: `${rows.length - shown.length} more` })] : []));
     box.style.display = 'block';

@@ -1,12 +1,10 @@
-"""Runs against the authors' logs: the line of tables and page, and the script that draws."""
+"""Runs against the authors' logs."""
 
 from pathlib import Path
 
 import pytest
 from run_logs import settings, write_run, write_session
 
-from mmrm.report import authors_curves, tables
-from mmrm.report.published import TABLES
 from mmrm.utils.errors import UserValueError
 from tools.analysis import authors_curve as script
 
@@ -15,7 +13,7 @@ CIFAR10 = 'configs/rm/pyramidnet200_2xb32_cifar10.py'
 
 def test_the_best_epochs_are_those_that_the_logs_are_named_after():
     """The CIFAR-10 logs end at 97.60, 97.62 and 97.72 best, ImageNet's at 79.20 best and 79.11 last."""
-    curves = authors_curves.all_curves()
+    curves = script.all_curves()
     cifar = curves['rm/pyramidnet200_1xb64_cifar10']
     assert sorted(max(run.values()) for run in cifar.runs.values()) == [97.60, 97.62, 97.72]
     (imagenet,) = curves['rm/resnet50_8xb64_in1k'].runs.values()
@@ -27,7 +25,7 @@ def test_the_best_epochs_are_those_that_the_logs_are_named_after():
 
 
 def test_the_band_is_the_range_over_runs_and_neighbouring_epochs():
-    curves = authors_curves.Curves(
+    curves = script.Curves(
         'x', 'k', 1, {'a': {1: 10.0, 2: 20.0, 3: 30.0, 4: 90.0}, 'b': {1: 5.0, 2: 25.0, 3: 35.0}}, around=1
     )
     assert curves.band(2) == (5.0, 35.0) and curves.band(3) == (20.0, 90.0) and curves.band(9) is None
@@ -37,7 +35,7 @@ def test_a_run_in_mid_way_is_told_where_the_authors_were(tmp_path):
     folder = write_run(tmp_path / 'rm' / 'pyramidnet200_1xb64_cifar10' / 'seed0', [50.0, 60.0], length=300)
     run, curves = script.read(folder)
     low, high = curves.band(2)
-    assert authors_curves.comparison_text(run, curves) == (
+    assert script.comparison_text(run, curves) == (
         f"epoch 2: 60.0, the authors' 3 runs had {low:.1f} to {high:.1f} (epochs 1 to 4)"
     )
     assert [line[-1] for line in script.table_lines(run, curves)] == ['within', 'within']
@@ -50,7 +48,7 @@ def test_a_run_in_mid_way_is_told_where_the_authors_were(tmp_path):
 def test_detectors_are_compared_in_percent_at_the_same_epoch(tmp_path):
     folder = write_run(tmp_path / 'mine', [0.2, 0.26], length=12, key='coco/bbox_mAP')
     run, curves = script.read(folder, 'configs/rm/atss_r50_fpn_1x_coco.py')
-    assert authors_curves.comparison_text(run, curves) == "epoch 2: 26.0, the authors' run had 26.6"
+    assert script.comparison_text(run, curves) == "epoch 2: 26.0, the authors' run had 26.6"
 
 
 def test_a_run_of_another_config_is_refused_with_the_names_that_exist(tmp_path):
@@ -72,17 +70,8 @@ def test_the_script_prints_its_line_and_draws_the_curves(tmp_path, capsys):
         (losses, ['--loss'], 'within the 95 % prediction interval of their 3 runs'),
     ):
         out = tmp_path / f'{folder.name}.png'
-        script.main([str(folder), str(out), *options])
-        assert line in capsys.readouterr().out and out.stat().st_size > 10_000
-
-
-def test_tables_compare_unfinished_and_finished_seeds_with_the_authors(tmp_path):
-    folder = tmp_path / 'rm' / 'atss_r50_fpn_1x_coco'
-    write_run(folder / 'seed0', [0.1] * 12, length=12, key='coco/bbox_mAP')
-    write_run(folder / 'seed1', [0.2, 0.26], length=12, key='coco/bbox_mAP')
-    rows = tables.fill(TABLES['coco-dense'], tmp_path)
-    [notes] = [row.notes for row in rows if any("the authors' run had" in note for note in row.notes)]
-    assert any('epoch 12: 10.0' in note for note in notes) and any('epoch 2: 26.0' in note for note in notes)
+        script.main([str(folder), *(options or [str(out)])])
+        assert line in capsys.readouterr().out and (options or out.stat().st_size > 10_000)
 
 
 def losses(folder, name, steps, loss=lambda epoch, iteration: 2.0, **other):
@@ -122,8 +111,6 @@ def test_the_running_loss_is_the_mean_since_the_start_of_the_epoch(tmp_path):
 def test_a_log_without_what_it_takes_is_not_compared(tmp_path):
     """A record is the mean of ten iterations, also where the log has one in a hundred."""
     config = 'configs/rm/pyramidnet200_1xb64_cifar10.py'
-    with pytest.raises(UserValueError, match='has not begun an epoch'):
-        script.draw_loss(*script.read(write_session(tmp_path / 'none', '20260101_000000', [], settings(300)), config))
     with pytest.raises(UserValueError, match='did not log rm_entropy'):
         script.loss_lines(*script.read(write_run(tmp_path / 'without', [50.0], length=300), config))
     detector = write_run(tmp_path / 'mine', [0.2], length=12, key='coco/bbox_mAP')
@@ -154,7 +141,7 @@ def test_a_loss_is_judged_by_the_spread_of_the_authors_runs(tmp_path):
     assert near.startswith('epoch 1, iteration 300: 2.060, +0.2 % from their mean; within the 95 % prediction interval')
     far = script.loss_verdict(*script.read(first_epoch(tmp_path / 'far', 2.2), config))
     assert '+7.0 % from their mean; outside the 95 % prediction interval of their 3 runs' in far
-    losses = script.authors_losses(authors_curves.curves_of(config))
+    losses = script.authors_losses(script.curves_of(config))
     reach = script.prediction_reach(losses, (1, 300))
     assert f'{mean - reach:.3f} to {mean + reach:.3f}' in far
     # Student's t with two degrees of freedom is 4.303; of three runs the deviation is about half the range.
@@ -163,7 +150,6 @@ def test_a_loss_is_judged_by_the_spread_of_the_authors_runs(tmp_path):
     assert script.loss_verdict(*early) is None and script.loss_lines(*early) == []
     found = script.read(first_epoch(tmp_path / 'one', 7.6), 'configs/rm/resnet50_8xb64_in1k.py')
     assert script.loss_verdict(*found).endswith('one run has no spread to judge it by')
-    assert len(script.draw_loss(*found).axes) == 1
 
 
 def test_the_published_losses_are_those_of_the_log():
