@@ -112,10 +112,8 @@ def set_up(*command: str, venv: Path, **environment: str) -> subprocess.Complete
     return subprocess.run(['bash', *map(str, command)], capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.parametrize(
-    'wrong',
-    [None, pytest.param('nvidia-cublas', marks=pytest.mark.slow), pytest.param('small', marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('wrong', [None, 'nvidia-cublas', 'small'])
 def test_the_cuda_libraries_and_the_rest_are_installed_or_setup_stops_at_a_file_with_another_hash(wrong, tmp_path):
     for name in ('tools', 'requirements', 'wheels'):
         (tmp_path / name).mkdir()
