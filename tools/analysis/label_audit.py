@@ -28,6 +28,7 @@ from mmrm.report.intervals import difference
 from mmrm.utils import figures
 from mmrm.utils.errors import UserError, UserFileError, UserValueError, cli
 from mmrm.utils.files import check_out, write_text
+from tools.analysis import plots
 from tools.analysis.classifiers import seeded
 from tools.analysis.options import Parser, add_table, table_format, write_table
 
@@ -88,6 +89,7 @@ METHODS: Dict[str, Tuple[Callable, Optional[int]]] = {
     'RM, history of 2': (recursive_mix(), 2),
     'RM, history of 4': (recursive_mix(), 4),
 }
+OUTLINES = 'Outlines: the object of the current image is white, of the one before yellow, then blue, pink.'
 SHOWN = ('Mixup', 'CutMix', 'ResizeMix', 'RM')  # in the figure
 
 
@@ -277,7 +279,7 @@ def table(results: dict) -> Tuple[List[str], List[List[str]]]:
     return headers, rows
 
 
-def draw(sources: Sequence[Source], columns: int = 5, size: int = 96, least_crop: float = 0.08, seed: int = 0, foot=()):
+def draw(sources: Sequence[Source], columns: int = 5, size: int = 96, least_crop: float = 0.08, seed: int = 0):
     """Mixed photographs, the same current ones in each row, with the label and the shares of the visible objects."""
     with seeded(seed):
         picked = np.random.permutation(len(sources))[: columns + 2]
@@ -286,7 +288,9 @@ def draw(sources: Sequence[Source], columns: int = 5, size: int = 96, least_crop
     for name in SHOWN:
         with seeded(seed):
             rows.append((name, [_panel(*each) for each in _mixed(METHODS[name][0](), crops)]))
-    return figures.draw_rows(rows, foot=foot)
+    figure = figures.draw_rows(rows)
+    plots.provenance(figure, [OUTLINES])
+    return figure
 
 
 def _mixed(augment: Callable, crops: Sequence[Tuple[np.ndarray, np.ndarray]]):
@@ -377,8 +381,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         if args.results:
             print(write_text(args.results, json.dumps(results, indent=1) + '\n', args.overwrite))
         if args.figure:
-            foot = ['Outlines: the object of the current image is white, of the one before yellow, then blue, pink.']
-            print(figures.save(draw(sources, least_crop=args.crop, foot=foot), args.figure, args.overwrite))
+            print(figures.save(draw(sources, least_crop=args.crop), args.figure, args.overwrite))
     write_table(grids.render(form, *table(results), right=range(1, 5)), args.out, args.overwrite)
 
 
