@@ -85,13 +85,15 @@ def export_weights(args: argparse.Namespace) -> None:
 def export_program(args: argparse.Namespace) -> None:
     """ONNX and torch.export."""
     from ..weights.build import open_run, without_region_branch
-    from ..weights.deploy import check_format, export_network
-    from ..weights.inputs import describe_input
+    from ..weights.deploy import check_format, check_script, export_network, write_script
+    from ..weights.inputs import Reader, describe_input
     from ..weights.provenance import provenance
 
     if args.size and len(args.size) > 2:
         raise UserValueError('--size takes height and width, or one number for both.')
-    check_format(args.what, args.out, args.overwrite, args.dynamic)
+    out = check_format(args.what, args.out, args.overwrite, args.dynamic)
+    if args.what == 'onnx':
+        check_script(out, args.overwrite)
     run = open_run(args.source, args.config)
     known = describe_input(run.cfg, (args.size[0], args.size[-1]) if args.size else None)
     if known.size is None:
@@ -105,6 +107,10 @@ def export_program(args: argparse.Namespace) -> None:
         f'{args.out}: {len(run.classes)} classes, {known.size[0]} x {known.size[1]}, logits in {runtime} as here '
         f'(to {difference:.1g} of the largest)'
     )
+    if args.what == 'onnx':
+        script = write_script(out, note, Reader(run.cfg), run.model.data_preprocessor)
+        no_script = 'no predict_onnx.py beside it: that script does not know a step of the test pipeline, or --size'
+        print(f'predict without mmrm: python {script} {args.out} IMAGE ...' if script else no_script)
 
 
 def export_to_hub(args: argparse.Namespace) -> None:

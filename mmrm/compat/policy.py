@@ -132,7 +132,7 @@ def _guard_loader() -> None:
         local = os.path.exists(os.path.expanduser(filename))
         if local:
             check_file(filename)
-            if str(filename).endswith('.safetensors'):  # mmengine has no reader of it; hooks expect a state_dict
+            if str(filename).endswith('.safetensors'):  # mmengine has no reader of it
                 return dict(state_dict=read_checkpoint(filename))
         else:
             check_torch(filename)
@@ -142,6 +142,7 @@ def _guard_loader() -> None:
             raise refusal(filename, error) from None
         if local:
             check_content(filename, checkpoint)
-        return checkpoint
+        bare = all(isinstance(value, torch.Tensor) for value in checkpoint.values())
+        return dict(state_dict=checkpoint) if bare else checkpoint  # hooks expect one
 
     mmengine_checkpoint.CheckpointLoader.load_checkpoint = classmethod(load_checkpoint)

@@ -5,22 +5,28 @@ Both files say what goes in: size, mean, standard deviation, order of channels, 
 
 import json
 import logging
+import tempfile
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Dict, Iterator, Optional, Tuple, Union
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import nn
 
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line
-from ..utils.files import atomic_write, check_out
+from ..utils.files import atomic_write, check_out, write_text
+from . import predict_onnx
+from .inputs import Reader, normalise
 from .targets import relative_difference
 
 SUFFIXES = {'onnx': ('.onnx',), 'torch.export': ('.pt2',)}
 DYNAMIC = (None, 'batch', 'all')
 TOLERANCE = 1e-3  # of the largest logit
 NOTE = 'mmrm.json'  # in a file of torch.export
+SCRIPT = Path(predict_onnx.__file__)
 MISSING = 'exporting to ONNX needs onnx, onnxscript and onnxruntime ({}): pip install -r requirements/onnx.txt'
 
 
@@ -109,6 +115,41 @@ def export_network(
                 'Nothing was written.'
             )
     return difference
+
+
+def check_script(out: Path, overwrite: bool) -> Path:
+    """The script to write beside a network, checked as :func:`~mmrm.utils.files.check_out` does."""
+    script = out.with_name(SCRIPT.name)
+    same = script.is_file() and script.read_bytes() == SCRIPT.read_bytes()
+    return script if same else check_out(script, overwrite)
+
+
+def write_script(out: Path, note: Dict[str, Any], reader: Reader, preprocessor: nn.Module) -> Optional[Path]:
+    """Write ``predict_onnx.py`` beside a network, if it reads images as the test pipeline does.
+
+    Args:
+        out: The network.
+        note: What the network says of itself.
+        reader: Reads files as the test pipeline does.
+        preprocessor: The data preprocessor of the classifier.
+
+    Returns:
+        The script; None if it knows another step or size of the pipeline not.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for width, height in ((400, 300), (310, 410)):
+            file = Path(folder) / f'{width}.png'
+            Image.effect_noise((width, height), 64).convert('RGB').save(file)
+            expected = normalise(reader(file), preprocessor).cpu().numpy()
+            try:
+                found = predict_onnx.read_image(file, note)
+            except Exception:
+                return None
+            if list(found.shape[2:]) != note['size'] or found.shape != expected.shape:
+                return None
+            if np.abs(found - expected).max() > 1e-3:
+                return None
+    return write_text(out.with_name(SCRIPT.name), SCRIPT.read_text(encoding='utf-8'), overwrite=True)
 
 
 def check_any_size(network: nn.Module) -> None:

@@ -27,7 +27,8 @@ class Input(NamedTuple):
         size (tuple[int, int], optional): Height and width in pixels; None if images keep their own.
         mean, std (list[float], optional): Per channel, of pixels from 0 to 255; None if nothing is normalised.
         order (str): 'rgb' or 'bgr': of the channels that the network gets, mean and std likewise.
-        steps (list[dict]): The test pipeline, as in the config.
+        steps (list[dict]): The test pipeline, as in the config; before it what brings a file to the size of a data set
+            that holds its pixels.
     """
 
     size: Optional[Tuple[int, int]]
@@ -68,7 +69,7 @@ def describe_input(cfg: Config, size: Optional[Tuple[int, int]] = None) -> Input
     mean, std = (
         None if settings.get(key) is None else [float(value) for value in settings[key]] for key in ('mean', 'std')
     )
-    return Input(size or fixed, mean, std, channel_order(given), [_plain(step) for step in known_steps(cfg)])
+    return Input(size or fixed, mean, std, channel_order(given), [_plain(step) for step in reader.steps])
 
 
 def channel_order(red: torch.Tensor) -> str:
@@ -107,14 +108,16 @@ class Reader:
 
     def __init__(self, cfg: Config):
         scope(cfg)
-        self.transform, self.load = _compose(known_steps(cfg)), None
+        self.steps = known_steps(cfg)
+        self.transform, self.load = _compose(self.steps), None
         try:
             try:
                 red = self.read_color(RED)
             except KeyError:  # it reads no file: the data set holds pixels, in RGB
                 held = _held_size(cfg)
                 resize = [dict(type='Resize', scale=(held, held), interpolation='area')] if held else []
-                self.load = _compose([dict(type='LoadImageFromFile'), *resize])
+                first = [dict(type='LoadImageFromFile'), *resize]
+                self.load, self.steps = _compose(first), [*first, *self.steps]
                 red = self.read_color(RED)
         except UserError:
             raise

@@ -3,17 +3,22 @@
 import functools
 import hashlib
 import json
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from mmcv.transforms import LoadImageFromFile
+from mmengine.config import Config
 from mmengine.registry import init_default_scope
+from mmpretrain.registry import MODELS
 from PIL import Image
-from zoo_run import CLASSES, call_main, write_images, write_run
+from zoo_run import CLASSES, call_main, settings, write_images, write_run
 
 from mmrm.cli.export import logged_result, main
-from mmrm.weights import hub
+from mmrm.cli.predict import main as predict
+from mmrm.weights import deploy, hub
 from mmrm.weights.build import open_run
 from mmrm.weights.deploy import NOTE, run_file
 from mmrm.weights.inputs import Input, Reader, describe_input, normalise
@@ -80,17 +85,67 @@ def test_a_program_has_the_same_logits_for_any_number_of_images_and_says_what_go
     assert [step['type'] for step in note['pipeline']][1:3] == ['ResizeEdge', 'CenterCrop']
     assert note['origin']['file'] == 'best_accuracy_top1_epoch_2.pth' and len(note['origin']['sha256']) == 64
     assert b'fc_roi' not in out.read_bytes()
-    # The note is enough to feed it: mean, std and order, applied by hand with Pillow's pixels.
-    file = write_images(tmp_path / 'images', 1)[0]
-    image = Image.open(file).convert('RGB')
-    scale = note['pipeline'][1]['scale']
-    image = image.resize((round(scale * image.width / image.height), scale), Image.BICUBIC)
-    left, top = (image.width - 64) // 2, (image.height - 64) // 2
-    pixels = np.asarray(image.crop((left, top, left + 64, top + 64)), np.float32)
-    by_hand = torch.from_numpy((pixels - note['mean']) / note['std']).permute(2, 0, 1)[None].float()
-    opened = open_run(short)
-    expected = normalise(Reader(opened.cfg)(file), opened.model.data_preprocessor)
-    torch.testing.assert_close(by_hand, expected, rtol=0, atol=0.05)  # one step of a pixel
+
+
+def test_the_script_beside_a_network_gives_the_probabilities_of_predict(program, short, tmp_path, capsys):
+    """Run as it stands, on images that are wide, tall and a JPEG."""
+    out, kind = program
+    if kind != 'onnx':
+        pytest.skip('is for ONNX')
+    images = write_images(tmp_path / 'images')
+    Image.open(images[1]).rotate(90, expand=True).save(images[1])
+    Image.open(images[2]).save(tmp_path / 'images' / 'photo.jpg', quality=95)
+    images.append(tmp_path / 'images' / 'photo.jpg')
+    assert call_main(predict, capsys, short, *images, '--json', tmp_path / 'expected.json')[0] == 0
+    command = [sys.executable, out.with_name('predict_onnx.py'), out, *images]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for line, row in zip(done.stdout.splitlines(), json.loads((tmp_path / 'expected.json').read_text())):
+        file, *found = line.split('   ')
+        assert file == row['file'] and [each.split()[0] for each in found] == [each['name'] for each in row['classes']]
+        expected = [each['score'] for each in row['classes']]
+        np.testing.assert_allclose([float(each.split()[1]) for each in found], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    'steps, written',
+    [
+        ([dict(type='ResizeEdge', scale=72, edge='short'), dict(type='CenterCrop', crop_size=(64, 48))], True),
+        ([dict(type='Resize', scale=(72, 60), interpolation='bicubic')], True),
+        ([dict(type='Resize', scale=64, backend='pillow', interpolation='lanczos')], True),
+        ([dict(type='Resize', scale=(72, 60), keep_ratio=True), dict(type='CenterCrop', crop_size=40)], False),
+        ([dict(type='ResizeEdge', scale=72, edge='long'), dict(type='CenterCrop', crop_size=40)], False),
+    ],
+)
+def test_the_script_is_written_only_where_it_reads_images_as_the_pipeline_does(steps, written, tmp_path):
+    config = settings()
+    steps = [dict(type='LoadImageFromFile'), *steps, dict(type='PackInputs')]
+    config['test_dataloader'] = dict(dataset=dict(type='CustomDataset', pipeline=steps))
+    cfg = Config(config)
+    note = describe_input(cfg).note()
+    preprocessor = MODELS.build(cfg.data_preprocessor)
+    found = deploy.write_script(tmp_path / 'net.onnx', note, Reader(cfg), preprocessor)
+    assert (found == tmp_path / 'predict_onnx.py') is written is found.is_file() if found else not written
+
+
+class OwnLoader(LoadImageFromFile):
+    """A loader that is not known by its name."""
+
+
+class RGBLoader(LoadImageFromFile):
+    def transform(self, results):
+        results = super().transform(results)
+        results['img'] = results['img'][..., ::-1].copy()
+        return results
+
+
+@pytest.mark.parametrize('loader, to_rgb, order', [(OwnLoader, True, 'rgb'), (OwnLoader, False, 'bgr')])
+def test_the_order_of_the_channels_is_what_the_network_gets(loader, to_rgb, order):
+    """The pipeline is asked, on a red image."""
+    for kind, expected in ((loader, order), (RGBLoader, {'rgb': 'bgr', 'bgr': 'rgb'}[order])):
+        config = settings(to_rgb=to_rgb)
+        config['test_dataloader']['dataset']['pipeline'][0] = dict(type=kind)
+        assert describe_input(Config(config)).order == expected
 
 
 @pytest.mark.parametrize(
