@@ -119,9 +119,9 @@ class Mix:
         count: How many samples, the first ones of the batch, were mixed.
         box: Where, in pixels of the image.
         image_size: Height and width of the image in pixels.
-        historical_prediction: Softmax of the historical iteration, ``(M, num_classes)``, float32, or None if that
-            iteration was never answered.
-        prediction: This iteration's softmax, set by :meth:`answer`.
+        historical_prediction: Softmax (of several labels: sigmoid) of the historical iteration, ``(M, num_classes)``,
+            float32, or None if that iteration was never answered.
+        prediction: This iteration's, set by :meth:`answer`.
         map_size: Height and width of this iteration's feature map, once the loss has seen it.
         share: The mean of ``lam`` over the batch, a scalar. None: as ``lam`` and ``count`` say.
         weights: :func:`pool_weights` of the box. None, or of another size than the map: made when they are needed.
@@ -137,9 +137,13 @@ class Mix:
     share: Optional[torch.Tensor] = None
     weights: Optional[torch.Tensor] = None
 
-    def answer(self, logits: torch.Tensor) -> None:
-        """Give this iteration its prediction: the softmax of ``logits``, shape ``(N, num_classes)``, detached."""
-        prediction = F.softmax(logits.detach().float(), dim=1)
+    def answer(self, logits: torch.Tensor, multi_label: bool = False) -> None:
+        """Give this iteration its prediction: the softmax of ``logits``, shape ``(N, num_classes)``, detached.
+
+        With ``multi_label`` the sigmoid.
+        """
+        logits = logits.detach().float()
+        prediction = logits.sigmoid() if multi_label else F.softmax(logits, dim=1)
         # An overflowed row becomes zeros, whose KL and gradient are 0.
         finite = prediction.isfinite().all(dim=1, keepdim=True)
         self.prediction = torch.where(finite, prediction, torch.zeros_like(prediction))
@@ -223,6 +227,15 @@ class RecursiveMix:
         self._mix: Optional[Mix] = None
         self._copy_images = False
 
+    @property
+    def mixup_enabled(self) -> bool:
+        """:attr:`enabled` by the name that timm's training loop sets."""
+        return self.enabled
+
+    @mixup_enabled.setter
+    def mixup_enabled(self, value: bool) -> None:
+        self.enabled = value
+
     def reset(self) -> None:
         """Empty the history, as at the start of an epoch: the next batch is not mixed."""
         self._history = None
@@ -301,7 +314,7 @@ class RecursiveMix:
         return images, scores, mix
 
     def __call__(self, batch_input: torch.Tensor, batch_score: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
-        """:meth:`mix` as mmpretrain calls a batch augment; :meth:`take_mix` has what was mixed."""
+        """:meth:`mix` as mmpretrain calls a batch augment and timm its ``mixup_fn``; :meth:`take_mix` has the mix."""
         images, scores, self._mix = self.mix(batch_input, batch_score)
         return images, scores
 
@@ -462,12 +475,21 @@ def kl_divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     return kl.clamp(min=0)  # rounding can leave -1e-8 where the two agree
 
 
+def binary_kl_divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """The same for several labels per image: of each class's own probability, sigmoid(logits), summed over classes."""
+    target, logits = target.float(), logits.float()
+    entropy = torch.xlogy(target, target) + torch.xlogy(1 - target, 1 - target)
+    kl = (entropy - target * F.logsigmoid(logits) - (1 - target) * F.logsigmoid(-logits)).sum(dim=1)
+    return kl.clamp(min=0) * target.any(dim=1)
+
+
 def consistency_loss(
     mix: Optional[Mix],
     features: Optional[torch.Tensor],
     logits: torch.Tensor,
     fc_roi: Optional[nn.Linear],
     omega: float,
+    multi_label: bool = False,
 ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     r"""Compare the region with what was predicted for the whole historical image, and answer ``mix``.
 
@@ -477,6 +499,7 @@ def consistency_loss(
         logits: Of the whole images, shape ``(N, num_classes)``. Their softmax becomes :math:`p^h`.
         fc_roi: Classifies the region. May be None if ``omega`` is 0.
         omega: Weight of the loss; 0 switches it off.
+        multi_label: Whether an image has several labels: :func:`binary_kl_divergence` instead of softmax and KL.
 
     Returns:
         The loss, and two numbers to log, detached: the mean KL of the mixed samples, and the mean :math:`\lambda` of
@@ -492,12 +515,13 @@ def consistency_loss(
     if mix is not None and mix.historical_prediction is not None and features is not None and omega > 0:
         region = _region(features, mix) if features.ndim == 4 else features
         history = mix.historical_prediction[: mix.count].to(logits.device)
-        kl = kl_divergence(history, fc_roi(region.to(fc_roi.weight))).mean()
+        compare = binary_kl_divergence if multi_label else kl_divergence
+        kl = compare(history, fc_roi(region.to(fc_roi.weight))).mean()
         loss, kl = omega * share * kl, kl.detach()  # the share counts samples that were not mixed as 0
     else:
         loss, kl = 0.0 * (fc_roi.weight[0, 0] + fc_roi.bias[0]).float(), zero
     if mix is not None:
-        mix.answer(logits)
+        mix.answer(logits, multi_label)
         if features is not None and features.ndim == 4:
             mix.map_size = (features.shape[2], features.shape[3])
     return loss, kl, share
@@ -514,11 +538,12 @@ class Consistency(nn.Module):
         num_classes: Number of classes.
         omega: Weight of the loss, at least 0; 0 makes no ``fc_roi``. The default is the paper's on CIFAR; on ImageNet
             it has 0.5.
+        multi_label: Whether an image has several labels: sigmoid and binary KL instead of softmax and KL.
     """
 
-    def __init__(self, in_channels: int, num_classes: int, omega: float = 0.1):
+    def __init__(self, in_channels: int, num_classes: int, omega: float = 0.1, multi_label: bool = False):
         super().__init__()
-        self.in_channels, self.num_classes = in_channels, num_classes
+        self.in_channels, self.num_classes, self.multi_label = in_channels, num_classes, multi_label
         self.omega = check_omega('Consistency', omega)
         self.fc_roi = nn.Linear(in_channels, num_classes) if omega > 0 else None
         self.last: dict = {}
@@ -540,7 +565,7 @@ class Consistency(nn.Module):
             raise ValueError(
                 f'Consistency: the logits must have shape (N, {self.num_classes}), but got {tuple(logits.shape)}.'
             )
-        loss, kl, lam = consistency_loss(mix, features, logits, self.fc_roi, self.omega)
+        loss, kl, lam = consistency_loss(mix, features, logits, self.fc_roi, self.omega, self.multi_label)
         self.last = dict(lam=lam, kl=kl)
         return loss
 

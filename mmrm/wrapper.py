@@ -14,7 +14,7 @@ Example:
 import copy
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -65,6 +65,10 @@ class RecursiveMixModel(nn.Module):
         input_size: Size of the dry run's image: ``224``, ``(height, width)`` or ``(channels, height, width)``.
         num_classes: Checked against the network's logits. None: as many as there are logits.
         interpolation: How the historical image is resized, ``'nearest'`` or ``'bilinear'``.
+        loss: Called with logits and mixed scores, both float32, ``(N, num_classes)``; returns a scalar. None: the cross
+            entropy, or the binary one, summed over classes, with ``multi_label``.
+        multi_label: Whether an image has several labels: scores in [0, 1], whatever their sum, sigmoid, and the
+            consistency by binary KL.
         label_smoothing: Of the cross entropy in training, in [0, 1). The history keeps unsmoothed labels.
         layout: ``'NCHW'``, ``'NHWC'`` or ``'tokens'`` where the shape leaves it open. None: recognised.
         prefix_tokens: Class and register tokens before the image's tokens. None: ``module.num_prefix_tokens`` as timm
@@ -74,8 +78,10 @@ class RecursiveMixModel(nn.Module):
 
     Attributes:
         enabled: False switches mixing off, as for the last epochs. The history stays as it is.
-        losses: The parts of the last loss, detached: ``cross_entropy``, ``consistency`` (weighted, as it was added),
-            ``kl``, the mean KL of the mixed samples, and ``lam``, the mean :math:`\lambda` of the batch.
+        losses: The parts of the last loss, detached: ``cross_entropy`` (of a ``loss`` of your own: ``loss``),
+            ``consistency`` (weighted, as it was added), ``kl``, the mean KL of the mixed samples, and ``lam``, the mean
+            :math:`\lambda` of the batch.
+        logits: Of the last batch in training, as it was mixed, detached.
         in_channels: Channels of the feature map.
         num_classes: Number of logits.
     """
@@ -94,12 +100,18 @@ class RecursiveMixModel(nn.Module):
         prefix_tokens: Optional[int] = None,
         rng: Any = None,
         prob: float = 1.0,
+        loss: Optional[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = None,
+        multi_label: bool = False,
     ):
         super().__init__()
         if not isinstance(module, nn.Module):
             raise TypeError(f'RecursiveMixModel: module must be a torch.nn.Module, not {type(module).__name__}.')
         if not isinstance(label_smoothing, (int, float)) or not 0 <= label_smoothing < 1:
             raise ValueError(f'RecursiveMixModel: label_smoothing={label_smoothing!r} must be a number in [0, 1).')
+        if label_smoothing and (loss is not None or multi_label):
+            raise ValueError(
+                'RecursiveMixModel: label_smoothing is of the cross entropy. Smooth in your own loss instead.'
+            )
         if layout is not None and layout not in LAYOUTS:
             raise ValueError(f'RecursiveMixModel: layout={layout!r} must be None or one of {LAYOUTS}.')
         if prefix_tokens is not None and (not isinstance(prefix_tokens, int) or prefix_tokens < 0):
@@ -107,7 +119,9 @@ class RecursiveMixModel(nn.Module):
         self.module = module
         self.layer = layer
         self.label_smoothing = float(label_smoothing)
+        self.multi_label = multi_label
         self.losses: Dict[str, Any] = {}
+        self.logits: Optional[torch.Tensor] = None
         self._tap = _Tap()
         self._scores_checked = False
         self._reading, self.num_classes = _dry_run(module, layer, _size(input_size), layout, prefix_tokens)
@@ -119,7 +133,10 @@ class RecursiveMixModel(nn.Module):
             )
         self.rm = RecursiveMix(alpha, interpolation, self.num_classes, rng, prob)
         device = next((p.device for p in module.parameters()), None)
-        self.consistency = Consistency(self.in_channels, self.num_classes, omega=omega).to(device)
+        self.consistency = Consistency(self.in_channels, self.num_classes, omega, multi_label).to(device)
+        self.loss = loss.to(device) if isinstance(loss, nn.Module) else loss
+        if loss is not None:
+            self._try_loss(torch.zeros(2, self.num_classes, device=device))
 
     @property
     def enabled(self) -> bool:
@@ -139,8 +156,8 @@ class RecursiveMixModel(nn.Module):
 
         Args:
             images: Shape ``(N, C, H, W)``.
-            labels: Integers, shape ``(N, )``, or scores, shape ``(N, num_classes)``, whose rows sum to 1. In eval mode
-                the loss is the plain cross entropy, and the history stays as it is.
+            labels: Integers, shape ``(N, )``, or scores, shape ``(N, num_classes)``, whose rows sum to 1 unless there
+                are several labels per image. In eval mode nothing is mixed, and the history stays as it is.
 
         Returns:
             The loss, a float32 scalar, or the logits, shape ``(N, num_classes)``.
@@ -149,9 +166,9 @@ class RecursiveMixModel(nn.Module):
             return _logits(self.module(images))
         self._check_scores(labels)
         if not self.training:
-            cross_entropy = _cross_entropy(_logits(self.module(images)), labels)
-            self.losses = dict(cross_entropy=cross_entropy.detach())
-            return cross_entropy
+            loss = self._classification_loss(_logits(self.module(images)), labels, smoothing=0.0)
+            self.losses = {self._loss_name: loss.detach()}
+            return loss
         if getattr(self, '_is_replica', False):
             raise ValueError(
                 'RecursiveMixModel: nn.DataParallel copies the model in every step, so a history would '
@@ -165,15 +182,22 @@ class RecursiveMixModel(nn.Module):
             self._tap.stop()
 
     def _check_scores(self, labels: torch.Tensor) -> None:
-        """Raise if rows of scores do not sum to 1; a GPU would wait for that, so there only the first batch counts."""
-        if labels.ndim != 2 or (labels.device.type != 'cpu' and self._scores_checked):
+        """Raise if labels do not fit; a GPU would wait for their values, so there only the first batch is looked at."""
+        if labels.ndim != 2:
+            if self.multi_label:
+                raise ValueError('RecursiveMixModel: several labels per image are scores of shape (N, num_classes).')
+            return
+        if not len(labels) or (labels.device.type != 'cpu' and self._scores_checked):
             return
         self._scores_checked = True
-        sums = labels.detach().float().sum(dim=1)
-        if not torch.allclose(sums, torch.ones_like(sums), atol=1e-2):
+        values = labels.detach().float() if self.multi_label else labels.detach().float().sum(dim=1)
+        low, high = float(values.min()), float(values.max())
+        if self.multi_label and not (low >= 0 and high <= 1):
+            raise ValueError(f'RecursiveMixModel: scores must be in [0, 1], but they are in [{low:.4g}, {high:.4g}].')
+        if not self.multi_label and not (low > 0.99 and high < 1.01):
             raise ValueError(
-                'RecursiveMixModel: scores of one label per image must sum to 1, but rows sum to '
-                f'{float(sums.min()):.4g} to {float(sums.max()):.4g}. Several labels per image are not supported.'
+                f'RecursiveMixModel: scores of one label per image must sum to 1, but rows sum to {low:.4g} to '
+                f'{high:.4g}. For several labels per image there is multi_label=True.'
             )
 
     def _loss(self, images: torch.Tensor, scores: torch.Tensor, mix: Mix) -> torch.Tensor:
@@ -187,28 +211,54 @@ class RecursiveMixModel(nn.Module):
             )
         height, width = images.shape[-2:]
         feature_map = _to_map(output, self._reading, height, width, self.layer)
-        cross_entropy = _cross_entropy(logits, scores, self.label_smoothing)
+        loss = self._classification_loss(logits, scores, self.label_smoothing)
         consistency = self.consistency(mix, feature_map, logits)
-        self.losses = dict(
-            cross_entropy=cross_entropy.detach(), consistency=consistency.detach(), **self.consistency.last
-        )
-        return cross_entropy + consistency
+        self.logits = logits.detach()
+        self.losses = {self._loss_name: loss.detach(), 'consistency': consistency.detach(), **self.consistency.last}
+        return loss + consistency
+
+    @property
+    def _loss_name(self) -> str:
+        return 'cross_entropy' if self.loss is None else 'loss'
+
+    def _classification_loss(self, logits: torch.Tensor, labels: torch.Tensor, smoothing: float) -> torch.Tensor:
+        logits, integers = logits.float(), labels.ndim == 1
+        if self.loss is None and not self.multi_label:
+            return F.cross_entropy(logits, labels.long() if integers else labels.float(), label_smoothing=smoothing)
+        scores = F.one_hot(labels.long(), self.num_classes).float() if integers else labels.float()
+        if self.loss is None:
+            return F.binary_cross_entropy_with_logits(logits, scores, reduction='sum') / len(logits)
+        return self.loss(logits, scores)
+
+    def _try_loss(self, logits: torch.Tensor) -> None:
+        """Raise if the user's loss does not take mixed scores or does not return a scalar."""
+        name = getattr(self.loss, '__name__', type(self.loss).__name__)
+        try:
+            with torch.no_grad():
+                value = self.loss(logits, torch.full_like(logits, 1 / logits.shape[1]))
+        except Exception as error:
+            raise ValueError(
+                f'RecursiveMixModel: loss={name} fails on scores of shape (N, num_classes) ({_reason(error)}). '
+                'Mixed labels are scores: take a loss for soft labels.'
+            ) from error
+        if not isinstance(value, torch.Tensor) or value.ndim:
+            what = f'shape {tuple(value.shape)}' if isinstance(value, torch.Tensor) else type(value).__name__
+            raise ValueError(f'RecursiveMixModel: loss={name} must return a scalar tensor, but it returned {what}.')
 
     def __getstate__(self) -> dict:
         # An averaged copy needs no history, and a saved one would carry a batch of images along.
         state = dict(self.__dict__)
         state['rm'] = copy.copy(self.rm)
         state['rm'].reset()
-        state['losses'] = {}
+        state['losses'], state['logits'] = {}, None
         return state
 
     def extra_repr(self) -> str:
         return f'layer={self.layer!r}, rm={self.rm}'
 
 
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
-    target = labels.float() if labels.ndim == 2 else labels.long()
-    return F.cross_entropy(logits.float(), target, label_smoothing=smoothing)
+def _reason(error: Exception) -> str:
+    return ' '.join(str(error).split()) or type(error).__name__
 
 
 class _Tap:
@@ -385,9 +435,8 @@ def _run_in_eval(module: nn.Module, size: Tuple[int, int, int]) -> torch.Tensor:
         with evaluation_mode(module), torch.random.fork_rng(devices), torch.no_grad():
             output = module(image)
     except Exception as error:
-        reason = ' '.join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f'RecursiveMixModel: {type(module).__name__} fails on an input of {_times(size)} ({reason}). '
+            f'RecursiveMixModel: {type(module).__name__} fails on an input of {_times(size)} ({_reason(error)}). '
             'Set input_size to what it takes: pixels, (height, width) or (channels, height, width).'
         ) from error
     return _logits(output)

@@ -17,7 +17,7 @@ from mmrm.utils.paths import in_checkout, shipped
 
 pytestmark = pytest.mark.skipif(not in_checkout(), reason='needs the source tree')
 FOLDER = Path(shipped()) / 'examples'
-EXAMPLES = ('plain_loop_timm', 'torchvision_recipe', 'lightning_module', 'huggingface_trainer')
+EXAMPLES = ('plain_loop_timm', 'timm_task', 'torchvision_recipe', 'lightning_module', 'huggingface_trainer')
 
 
 @pytest.fixture(scope='module')
@@ -86,6 +86,25 @@ def test_plain_loop_timm(data, tmp_path, mixed):
     example('plain_loop_timm').main([str(data), '--model', 'resnet10t', '--workers', '0', '--out', str(out), *COMMON])
     shows_rm(mixed, epochs=2, steps=6)
     timm.create_model('resnet10t', num_classes=3).load_state_dict(torch.load(out))
+
+
+def test_timm_task_resumes_and_is_off_at_the_end(data, tmp_path, mixed, capsys):
+    timm = pytest.importorskip('timm')
+    arguments = [str(data), '--model', 'resnet10t', '--workers', '0', '--out', str(tmp_path), *COMMON]
+    run = example('timm_task').main
+    run(arguments)
+    shows_rm(mixed, epochs=2, steps=6)
+    timm.create_model('resnet10t', num_classes=3, checkpoint_path=str(tmp_path / 'model_best.pth.tar'))
+    state = torch.load(tmp_path / 'last.pth.tar')
+    assert set(state['task_state']['consistency']) == {'fc_roi.weight', 'fc_roi.bias'} and 'state_dict_ema' in state
+    last = ['--epochs', '3', '--off-epochs', '1', '--bce', '--resume', str(tmp_path / 'last.pth.tar')]
+    run([*arguments, *last])
+    assert len(mixed) == 18 and all(lam == 0 for lam, _ in mixed[12:])
+    assert [line.split(':')[0] for line in capsys.readouterr().out.splitlines() if line.startswith('epoch')] == [
+        'epoch 1',
+        'epoch 2',
+        'epoch 3',
+    ]
 
 
 def test_torchvision_recipe_resumes(data, tmp_path, mixed, capsys):

@@ -14,7 +14,7 @@ ROWS = (
     ('utils',),
     ('compat',),
     ('wrapper', 'datasets'),
-    ('models',),
+    ('models', 'timm_task'),
     ('engine',),
     ('weights',),
     ('report',),
@@ -26,12 +26,13 @@ ROWS = (
 DOOR = 'models/__init__.py'
 # Lines of code that each room may have. Make room before you raise one.
 SIZES = dict(
-    core=330,
-    wrapper=310,
+    core=360,
+    wrapper=350,
+    timm_task=80,
     utils=1275,
     compat=475,
     datasets=780,
-    models=1375,
+    models=1395,
     engine=1850,
     weights=1730,
     report=1385,

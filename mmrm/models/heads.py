@@ -4,7 +4,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 from mmengine.model import ModuleList
-from mmpretrain.models.heads import LinearClsHead, StackedLinearClsHead
+from mmpretrain.models.heads import LinearClsHead, MultiLabelClsHead, StackedLinearClsHead
 from mmpretrain.models.necks import GlobalAveragePooling
 from mmpretrain.registry import MODELS
 from mmpretrain.structures import DataSample
@@ -44,6 +44,8 @@ class RMConsistencyHead(LinearClsHead):
             own as well. Defaults to 'last'.
         **kwargs: ``loss``, ``topk``, ``cal_acc`` and ``init_cfg`` of mmpretrain's ``LinearClsHead``.
     """
+
+    multi_label = False
 
     def __init__(
         self,
@@ -118,7 +120,8 @@ class RMConsistencyHead(LinearClsHead):
             data_samples (list[DataSample]): With labels and, from ``RMDataPreprocessor``, what was mixed.
             **kwargs: Passed on to the loss module.
         """
-        check_single_label(data_samples)
+        if not self.multi_label:
+            check_single_label(data_samples)
         feature_map, mix = self._feature_map(feats), data_samples[0].get(MIX_FIELD)
         logits, features = self._classify(feature_map, mix)
         losses = self._get_loss(logits, data_samples, **kwargs)
@@ -135,7 +138,9 @@ class RMConsistencyHead(LinearClsHead):
     def consistency_losses(self, mix: Optional[Mix], features: Optional[torch.Tensor], logits: torch.Tensor) -> dict:
         """``loss_consistency`` and what is logged beside it; ``mix`` gets its answer."""
         losses, branch = dict(), self._region_branch()
-        consistency, kl, losses['rm_lambda'] = consistency_loss(mix, features, logits, branch, self.omega)
+        consistency, kl, losses['rm_lambda'] = consistency_loss(
+            mix, features, logits, branch, self.omega, self.multi_label
+        )
         if isinstance(branch, RegionBranch):
             consistency = consistency + branch.nothing()
         if self.omega > 0:
@@ -157,6 +162,35 @@ class RMConsistencyHead(LinearClsHead):
                 f'{shape}: set in_channels={shape[1]}.'
             )
         return feature_map
+
+
+@MODELS.register_module()
+class RMMultiLabelHead(RMConsistencyHead):
+    """:class:`RMConsistencyHead` for several labels per image: sigmoid, and the consistency by binary KL.
+
+    Data, loss and predictions are those of mmpretrain's ``MultiLabelLinearClsHead``, into which a checkpoint loads.
+
+    Args:
+        *args, **kwargs: As for :class:`RMConsistencyHead`.
+        loss (dict): Takes logits and scores ``(N, num_classes)``. Defaults to the binary cross entropy.
+        thr, topk: Which classes are predicted, as in ``MultiLabelLinearClsHead``.
+    """
+
+    multi_label = True
+
+    def __init__(
+        self,
+        *args,
+        loss: dict = dict(type='CrossEntropyLoss', use_sigmoid=True),  # noqa: B006 (mmpretrain builds a copy)
+        thr: Optional[float] = None,
+        topk: Optional[int] = None,
+        **kwargs,
+    ):
+        super().__init__(*args, loss=loss, **kwargs)
+        self.thr, self.topk = 0.5 if thr is None and topk is None else thr, topk
+
+    _get_loss = MultiLabelClsHead._get_loss
+    _get_predictions = MultiLabelClsHead._get_predictions
 
 
 def run_hidden(layers: Sequence[nn.Module], features: torch.Tensor) -> torch.Tensor:
@@ -217,7 +251,6 @@ def check_single_label(data_samples: Sequence[DataSample]) -> None:
     for sample in data_samples:
         if 'gt_label' in sample and len(sample.gt_label) != 1:
             raise UserValueError(
-                f'RMConsistencyHead needs one label per image, but one has {len(sample.gt_label)}: the consistency '
-                'of RecursiveMix compares softmax distributions. For multi-label data keep MultiLabelLinearClsHead, '
-                'ClsDataPreprocessor and the neck: RecursiveMix then mixes images and labels, without consistency.'
+                f'RMConsistencyHead needs one label per image, but one has {len(sample.gt_label)}: its consistency '
+                "compares softmax distributions. For several labels per image use type='RMMultiLabelHead'."
             )

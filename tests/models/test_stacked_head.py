@@ -88,13 +88,32 @@ def multi_label_batch(*order):
     return data
 
 
-def test_several_labels_are_refused_with_the_way_without_consistency():
-    with pytest.raises(ValueError, match=r'one label per image, but one has 2.*MultiLabelLinearClsHead'):
+def test_several_labels_per_image_as_in_mmpretrains_head_with_a_binary_kl():
+    head = dict(type='RMMultiLabelHead', num_classes=5, in_channels=64, omega=0.5)
+    model, regions = classifier(alpha=1.0, head=head), []
+    model.head.fc_roi.register_forward_hook(lambda _, __, output: regions.append(output))
+    for _ in range(3):
+        data = model.data_preprocessor(multi_label_batch(), training=True)
+        losses = model(**data, mode='loss')
+        mix = data['data_samples'][0].rm_mix
+    scores = torch.stack([sample.gt_score for sample in data['data_samples']])
+    assert mix.lam > 0 and (scores.sum(1) > 1.01).any()
+    logits = model.head(model.extract_feat(data['inputs']))
+    one, other = (torch.distributions.Bernoulli(probs) for probs in (mix.historical_prediction, regions[-1].sigmoid()))
+    assert torch.allclose(losses['rm_kl'], torch.distributions.kl_divergence(one, other).sum(1).mean(), atol=1e-5)
+    stock = MODELS.build(dict(type='MultiLabelLinearClsHead', num_classes=5, in_channels=64))
+    missing, unexpected = stock.load_state_dict(model.head.state_dict(), strict=False)
+    assert not missing and set(unexpected) == {'fc_roi.weight', 'fc_roi.bias'}
+    assert torch.allclose(losses['loss'], stock._get_loss(logits, data['data_samples'])['loss'], atol=1e-5)
+    feats = model.extract_feat(data['inputs'])
+    found, expected = model.head.predict(feats), stock.predict((model.head.pool(feats[-1]),))
+    assert all(torch.allclose(one.pred_score, other.pred_score, atol=1e-6) for one, other in zip(found, expected))
+    with pytest.raises(ValueError, match=r"one label per image, but one has 2.*type='RMMultiLabelHead'"):
         step(classifier(), multi_label_batch())
 
 
 def test_multi_label_data_mixes_by_area_with_stock_parts():
-    """What the refusal recommends."""
+    """Without consistency."""
     model = classifier(
         alpha=1.0,
         preprocessor='ClsDataPreprocessor',

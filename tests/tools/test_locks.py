@@ -50,7 +50,7 @@ def normal(name: str) -> str:
 
 def test_there_is_a_lock_for_each_stack_and_its_headless_twin():
     expected = {f'lock-{stack}{end}.txt' for stack in STACKS for end in ('', '-headless')}
-    assert set(LOCKS) == expected | {'lock-build.txt'}
+    assert set(LOCKS) == expected | {'lock-build.txt', 'lock-loops.txt'}
 
 
 @pytest.mark.parametrize('name', LOCKS)
@@ -72,6 +72,13 @@ def test_a_lock_holds_what_the_requirements_ask_for(stack, python):
     for wanted in asked_for(stack):
         if wanted.marker is None or wanted.marker.evaluate(dict(python_version=python)):
             assert wanted.specifier.contains(versions[normal(wanted.name)]), wanted
+
+
+def test_the_lock_of_other_loops_adds_to_the_stack_and_changes_nothing_in_it():
+    stack, loops = (chosen(read_lock(f'lock-{name}.txt'), '3.11') for name in ('openmmlab', 'loops'))
+    asked = (REQUIREMENTS / 'loops.txt').read_text().splitlines()
+    assert {line for line in asked if not line.startswith('#')} <= set(loops)
+    assert not set(stack) & set(loops)
 
 
 @pytest.mark.parametrize('stack', STACKS)

@@ -9,6 +9,7 @@ from mmengine.registry import HOOKS
 from ...core import Mix, kl_divergence
 from ...models.heads import RMConsistencyHead
 from ...models.samples import MIX_FIELD
+from ...utils.errors import UserValueError
 from ..batched_images import unwrapped
 
 
@@ -28,6 +29,8 @@ class LogConsistencyHook(Hook):
     def before_train(self, runner) -> None:
         model = unwrapped(runner.model)
         self._head = next((module for module in model.modules() if isinstance(module, RMConsistencyHead)), None)
+        if self._head is not None and self._head.multi_label:
+            raise UserValueError('LogConsistencyHook compares softmax distributions: RMMultiLabelHead has none.')
         if self._head is not None and self._head.omega > 0:
             self._handle = model.data_preprocessor.register_forward_hook(self._keep)
 
