@@ -69,6 +69,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         hint = f'did you mean {" or ".join(near)}?' if near else f'the commands are {", ".join(COMMANDS)}.'
         fail(f'mmrm has no command {name!r}; {hint} (mmrm alone lists them)')
     hide_gpus(argv)
+    # Of OpenCV, for every data set: Pillow's limit, as in mmrm.datasets.images. Read when cv2 is imported.
+    os.environ.setdefault('OPENCV_IO_MAX_IMAGE_PIXELS', '178956970')
     try:
         importlib.import_module(f'mmrm.cli.{name}').main(argv[1:])
     except ModuleNotFoundError as error:

@@ -4,9 +4,9 @@ OpenCV, which decodes for training, answers a JPEG that was cut short with a pic
 empty file with an error that does not name it. Here both are a :class:`BrokenImageError` with the file's name.
 """
 
+import contextlib
 import io
 import logging
-import struct
 import warnings
 from pathlib import Path
 from typing import NamedTuple, Optional, Tuple, Union
@@ -66,17 +66,22 @@ class Finding(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------ a file alone
 def find_problem(data: bytes) -> str:
-    """Why the bytes of a file cannot be a complete image, by its ends; '' if they may be one."""
+    """Why the bytes of a file cannot be decoded, by its ends and its header; '' if they may be an image.
+
+    The limit of pixels is Pillow's (``2 * PIL.Image.MAX_IMAGE_PIXELS``, 179 megapixels): a small file may ask for
+    gigabytes of memory.
+    """
     if not data:
         return 'is empty (0 bytes)'
     if data[:2] == b'\xff\xd8':
         *_, (_, scan) = jpeg_segments(data)  # a thumbnail in a segment before the pixels has an end of its own
-        return 'is cut short: a JPEG without its end' if data.rfind(b'\xff\xd9', scan) < 0 else ''
-    if data[:8] == b'\x89PNG\r\n\x1a\n':
-        return 'is cut short: a PNG without its end' if data.rfind(b'IEND') < 0 else ''
-    if data[:4] == b'RIFF' and data[8:12] == b'WEBP':
-        return 'is cut short: a WebP without its end' if struct.unpack('<I', data[4:8])[0] + 8 > len(data) else ''
-    return ''
+        if data.rfind(b'\xff\xd9', scan) < 0:
+            return 'is cut short: a JPEG without its end'
+    if data[:8] == b'\x89PNG\r\n\x1a\n' and data.rfind(b'IEND') < 0:
+        return 'is cut short: a PNG without its end'
+    if data[:4] == b'RIFF' and data[8:12] == b'WEBP' and int.from_bytes(data[4:8], 'little') + 8 > len(data):
+        return 'is cut short: a WebP without its end'
+    return _inspect(data, decode=False).problem
 
 
 def inspect_image(path: Union[str, Path], decode: bool = True) -> Finding:
@@ -94,22 +99,25 @@ def inspect_image(path: Union[str, Path], decode: bool = True) -> Finding:
     except OSError as error:
         return Finding(path, f'cannot be read: {error.strerror or error}')
     problem = find_problem(data)
-    if problem:
-        return Finding(path, problem)
+    return Finding(path, problem) if problem else _inspect(data, decode, look=True)._replace(path=path)
+
+
+def _inspect(data: bytes, decode: bool, look: bool = False) -> Finding:
+    """What Pillow says of a file; ``look``: also its size and what becomes of it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # of palettes with transparency, of sizes above 90 megapixels
             with Image.open(io.BytesIO(data)) as image:
-                kind, size, note = image.format, image.size, _note_of(image)
+                finding = Finding('', '', _note_of(image), image.size) if look else Finding('')
                 if decode:
                     image.load()
     except Image.UnidentifiedImageError:
-        return Finding(path, f'is no image{_what_it_is(data)}')
+        return Finding('', f'is no image{_what_it_is(data)}')
     except Exception as error:  # Pillow's decoders raise many kinds
-        return Finding(path, f'cannot be decoded: {" ".join(str(error).split()) or type(error).__name__}')
-    if decode and kind not in COMMON and cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) is None:
-        return Finding(path, f'is a {kind} that OpenCV cannot decode; convert it to JPEG or PNG')
-    return Finding(path, '', note, size)
+        return Finding('', f'cannot be decoded: {" ".join(str(error).split()) or type(error).__name__}')
+    if decode and image.format not in COMMON and cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) is None:
+        return Finding('', f'is a {image.format} that OpenCV cannot decode; convert it to JPEG or PNG')
+    return finding
 
 
 def _note_of(image: Image.Image) -> str:
@@ -143,8 +151,10 @@ class LoadCheckedImage(LoadImageFromFile):
         """Load ``results['img_path']``."""
         path = results['img_path']
         data = fileio.get(path, backend_args=self.backend_args)
-        problem = find_problem(data)
-        image = None if problem else mmcv.imfrombytes(data, flag=self.color_type, backend=self.imdecode_backend)
+        problem, image = find_problem(data), None
+        if not problem:
+            with contextlib.suppress(cv2.error):
+                image = mmcv.imfrombytes(data, flag=self.color_type, backend=self.imdecode_backend)
         if image is None:
             raise BrokenImageError(f'image {path} {problem or inspect_image(path).problem or "cannot be decoded"}.')
         results['img'] = image.astype(np.float32) if self.to_float32 else image

@@ -25,6 +25,7 @@ Box = Tuple[int, int, int, int]  # top, left, height, width, as RandomResizedCro
 DECOMPRESS, BGR = 1, 1
 SUBSAMPLING, WIDTH, HEIGHT, PRECISION, COLORSPACE, ARITHMETIC, LOSSLESS = 4, 5, 6, 7, 8, 14, 15
 YCBCR, GREY = 1, 2
+MAX_PIXELS = 2**26  # of a larger image LoadCheckedImage decides whether it is read
 BROKEN = 0  # in place of the kind of a segment
 MCU_WIDTHS = {0: 8, 1: 16, 2: 16, 3: 8, 4: 8, 5: 32}  # of 4:4:4, 4:2:2, 4:2:0, grey, 4:4:0 and 4:1:1
 
@@ -68,7 +69,7 @@ class CropDecoder:
         self._own = threading.local()
 
     def header(self, content: bytes) -> Optional[Header]:
-        """Of a plain JPEG; None if OpenCV must decode it: it is cut off, turned by EXIF, CMYK, no JPEG at all."""
+        """Of a plain JPEG; None if OpenCV must decode it: it is cut off, turned by EXIF, CMYK, huge, no JPEG."""
         if content[:2] != b'\xff\xd8' or not content.rstrip(b'\0').endswith(b'\xff\xd9') or is_turned(content):
             return None
         handle = self._handle()
@@ -77,6 +78,7 @@ class CropDecoder:
         wanted = (SUBSAMPLING, WIDTH, HEIGHT, PRECISION, COLORSPACE, ARITHMETIC, LOSSLESS)
         sampling, width, height, precision, colors, arithmetic, lossless = (self._get(handle, each) for each in wanted)
         plain = precision == 8 and colors in (YCBCR, GREY) and not arithmetic and not lossless
+        plain = plain and width * height <= MAX_PIXELS
         return Header(height, width, MCU_WIDTHS[sampling]) if plain and sampling in MCU_WIDTHS else None
 
     def decode(self, content: bytes, header: Header, box: Box) -> Optional[np.ndarray]:

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
-from mmcv.transforms import BaseTransform, LoadImageFromFile
+from mmcv.transforms import BaseTransform
 from mmcv.transforms.utils import cache_randomness
 from mmengine import fileio
 from mmpretrain.datasets import PackInputs, RandomResizedCrop
@@ -18,6 +18,7 @@ from mmpretrain.registry import TRANSFORMS
 
 from ..utils.errors import UserValueError, check_numbers
 from . import colors
+from .images import LoadCheckedImage
 from .jpeg import crop_decoder
 
 # Principal components of ImageNet's RGB pixels (AlexNet's colour augmentation), for values from 0 to 1.
@@ -109,7 +110,8 @@ class RMLoadResizedCrop(RMRandomResizedCrop):
     """``LoadImageFromFile`` and :class:`RMRandomResizedCrop` in one, which decodes no more of a JPEG than the crop.
 
     Boxes and pixels are those of the two; where :func:`mmrm.datasets.jpeg.crop_decoder` finds no library, or a file is
-    damaged, turned, CMYK or no JPEG, it is the two. The box is drawn from the size in the file's header.
+    damaged, turned, CMYK, huge or no JPEG, it is the two. The box is drawn from the size in the file's header. A file
+    that is cut short or too large is an error that names it.
 
     Args:
         scale (int | Sequence[int]): Height and width of the result.
@@ -121,7 +123,7 @@ class RMLoadResizedCrop(RMRandomResizedCrop):
     def __init__(self, scale, interpolation: str = 'bilinear', backend_args: Optional[dict] = None, **kwargs):
         super().__init__(scale, interpolation=interpolation, **kwargs)
         self.backend_args = backend_args
-        self.load = LoadImageFromFile(backend_args=backend_args)
+        self.load = LoadCheckedImage(backend_args=backend_args)
         crop_decoder()  # looked for once, here, and not in every worker
 
     def transform(self, results: dict) -> dict:

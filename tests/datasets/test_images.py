@@ -1,6 +1,11 @@
 """Image files that are broken or odd: found by name, told in one line, or trained past in the same way every time."""
 
 import io
+import os
+import struct
+import subprocess
+import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -12,9 +17,11 @@ from torch.utils.data import DataLoader
 
 from mmrm.datasets import images
 from mmrm.datasets.images import BrokenImageError, find_problem, inspect_image
+from mmrm.datasets.transforms import RMLoadResizedCrop
 from mmrm.utils.errors import UserTypeError
 
 RNG = np.random.default_rng(0)
+FUZZ = int(os.environ.get('MMRM_FUZZ', 20))  # changed files of each kind
 PIXELS = RNG.integers(0, 256, (40, 60, 3), dtype=np.uint8)
 
 
@@ -95,6 +102,60 @@ def test_without_decoding_size_and_ends_are_known(tmp_path):
     assert inspect_image(tmp_path / 'a.jpg', decode=False).size == (60, 40)
     assert 'cut short' in inspect_image(tmp_path / 'b.jpg', decode=False).problem
     assert inspect_image(tmp_path / 'none.jpg').problem == 'does not exist'
+
+
+def bomb(kind):
+    """A file of a few kilobytes whose header says 30000 x 30000 pixels."""
+    data = bytearray(encode(kind=kind))
+    if kind == 'PNG':
+        data[16:24] = struct.pack('>II', 30000, 30000)
+        data[29:33] = struct.pack('>I', zlib.crc32(data[12:29]))
+    else:
+        frame = data.index(b'\xff\xc0')
+        data[frame + 5 : frame + 9] = struct.pack('>HH', 30000, 30000)
+    return bytes(data)
+
+
+@pytest.mark.parametrize('kind', ['PNG', 'JPEG'])
+@pytest.mark.parametrize('load', [images.LoadCheckedImage(), RMLoadResizedCrop(32)])
+def test_a_decompression_bomb_is_refused_by_its_header_wherever_it_is_read(load, kind, tmp_path):
+    (tmp_path / 'bomb').write_bytes(bomb(kind))
+    assert 'exceeds limit' in inspect_image(tmp_path / 'bomb', decode=False).problem
+    with pytest.raises(BrokenImageError, match=r'bomb cannot be decoded: .*900000000 pixels\) exceeds limit'):
+        load.transform(dict(img_path=str(tmp_path / 'bomb')))
+
+
+def test_commands_set_the_limit_for_data_sets_of_others_too(tmp_path):
+    (tmp_path / 'bomb.png').write_bytes(bomb('PNG'))
+    code = f"""
+import contextlib, mmrm.cli
+with contextlib.suppress(SystemExit):
+    mmrm.cli.main(['train', '--help'])
+import cv2
+try:
+    cv2.imread({str(tmp_path / 'bomb.png')!r})
+except cv2.error as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert 'CV_IO_MAX_IMAGE_PIXELS' in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP', 'BMP', 'TIFF', 'PPM', 'GIF'])
+def test_a_file_with_other_bytes_or_a_piece_of_one_is_read_or_named(kind, tmp_path):
+    rng, data, path = np.random.default_rng(0), encode(kind=kind), tmp_path / 'image'
+    for load in (images.LoadCheckedImage(), RMLoadResizedCrop(32)):
+        for _ in range(FUZZ):
+            changed = bytearray(data)
+            for place in rng.integers(0, 150 if rng.random() < 0.8 else len(data), rng.integers(1, 5)):
+                changed[place] = rng.integers(256)
+            path.write_bytes(changed[: rng.integers(len(data)) if rng.random() < 0.2 else None])
+            try:
+                image = load.transform(dict(img_path=str(path), gt_label=0))['img']
+            except BrokenImageError as error:
+                assert str(path) in str(error)
+            else:
+                assert image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
 
 
 # -------------------------------------------------------------------------------------------------------- in training
