@@ -24,6 +24,7 @@ from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.errors import UserError, UserFileError
 from mmrm.utils.paths import shipped
 from mmrm.weights.build import open_run
+from mmrm.weights.export import export_classifier
 from mmrm.weights.strict import load_weights
 
 call = functools.partial(call_main, cli.main)
@@ -79,6 +80,14 @@ def test_a_config_inside_a_checkpoint_names_no_function_to_call(command, foreign
     out = image(tmp_path) if command == 'predict' else tmp_path / 'out.onnx'
     code, _, err = call(capsys, *command.split(), file, out)
     assert code == 2 and "model.backbone.type='os.system'" in err and '--trust' in err
+
+
+def test_the_network_of_a_carried_config_that_an_export_is_compared_with_has_registered_names_only(foreign, marker):
+    """To compare its logits, the backbone is built as it was trained."""
+    trap = dict(type='os.system', command=f'touch {marker}')
+    file = foreign(**{'model.backbone.norm_cfg': trap})
+    with pytest.raises(UserFileError, match=r"model\.backbone\.norm_cfg\.type='os\.system'"):
+        export_classifier(file, file.with_name('out.pth'), layout='transformers')
 
 
 TRAPS = {

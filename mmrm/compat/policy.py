@@ -11,7 +11,6 @@ remains code.
 
 import functools
 import os
-import pickle
 import types
 from contextvars import ContextVar
 
@@ -22,7 +21,7 @@ from mmengine.fileio.handlers import yaml_handler
 from mmengine.infer import BaseInferencer
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
-from ..utils.checkpoints import check_content, check_file, check_torch, read_checkpoint, refusal
+from ..utils.checkpoints import check_content, check_file, check_torch, load_errors, read_checkpoint
 from ..utils.errors import UserFileError
 from ..utils.settings import parse_config
 from ..utils.trust import check_names, is_plain, is_trusted
@@ -136,10 +135,8 @@ def _guard_loader() -> None:
                 return dict(state_dict=read_checkpoint(filename))
         else:
             check_torch(filename)
-        try:
+        with load_errors(filename):
             checkpoint = inner(cls, filename, *args, **kwargs)
-        except pickle.UnpicklingError as error:
-            raise refusal(filename, error) from None
         if local:
             check_content(filename, checkpoint)
         bare = all(isinstance(value, torch.Tensor) for value in checkpoint.values())

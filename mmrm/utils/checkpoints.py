@@ -15,7 +15,7 @@ import shlex
 import stat
 import tarfile
 import zipfile
-import zlib
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
@@ -53,16 +53,27 @@ def read_checkpoint(path: Union[str, Path]) -> Any:
     if path.suffix == '.safetensors':
         checkpoint = _read_safetensors(path)
     else:
-        try:
+        with load_errors(path):
             checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise refusal(path, error) from None
-        except MemoryError:
-            raise
-        except Exception as error:  # a damaged file fails in many ways: EOFError, KeyError, RuntimeError ...
-            raise _damaged(path, error) from error
     check_content(path, checkpoint)
     return checkpoint
+
+
+@contextmanager
+def load_errors(path: Union[str, Path]) -> Iterator[None]:
+    """Around ``torch.load``: a :class:`UserFileError` says what is wrong with a file, or what it asked for."""
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        raise refusal(path, error) from None
+    except (MemoryError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:  # a damaged file fails in many ways: EOFError, KeyError, RuntimeError ...
+        if not os.path.isfile(os.path.expanduser(path)):
+            raise
+        raise file_error(
+            path, f'is truncated or damaged ({type(error).__name__}: {_reason(str(error))}). Copy it again.'
+        ) from error
 
 
 def check_file(path: Union[str, Path]) -> None:
@@ -312,9 +323,9 @@ def _no_checkpoint(head: bytes) -> str:
 def _bad_zip(path: Path) -> str:
     """What is wrong with a zip file of ``torch.save``; '' if nothing is. Memory stays at a megabyte."""
     size = path.stat().st_size
-    if not zipfile.is_zipfile(path):
-        return f'is truncated: a zip file of {size} bytes without its end. Copy it again.'
     try:
+        if not zipfile.is_zipfile(path):
+            return f'is truncated: a zip file of {size} bytes without its end. Copy it again.'
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
             names = {entry.filename.partition('/')[2] for entry in entries}
@@ -328,7 +339,7 @@ def _bad_zip(path: Path) -> str:
             if not any(entry.CRC for entry in entries):  # saved after torch.serialization.set_crc32_options(False)
                 return ''
             return _once(path, 'crc', lambda: _bad_checksum(archive))
-    except (zipfile.BadZipFile, EOFError, RuntimeError, ValueError, zlib.error) as error:  # all from wrong headers
+    except Exception as error:  # wrong headers raise many kinds
         return f'is damaged: {error or "it ends too early"}. Copy it again.'
 
 
@@ -379,17 +390,10 @@ def _once(path: Path, check: str, run: Callable[[], str]) -> str:
     return wrong
 
 
-def _damaged(path: Union[str, Path], error: Exception) -> UserFileError:
-    return file_error(path, f'is truncated or damaged ({type(error).__name__}: {_reason(str(error))}). Copy it again.')
-
-
 def _read_safetensors(path: Path) -> dict:
     try:
-        from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ImportError:
         raise UserFileError(f'checkpoint {path} needs the package safetensors: pip install safetensors.') from None
-    try:
+    with load_errors(path):
         return load_file(path, device='cpu')
-    except (SafetensorError, ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error

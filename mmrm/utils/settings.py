@@ -179,14 +179,13 @@ def _short(value) -> str:
 def parse_config(text: str) -> Optional[dict]:
     """A config from the text that mmengine keeps in a checkpoint, read without running it; None if it is not one."""
     try:
-        statements = ast.parse(text).body
+        return {
+            statement.targets[0].id: _value(statement.value)
+            for statement in ast.parse(text).body
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+        }
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deeply
         return None
-    return {
-        statement.targets[0].id: _value(statement.value)
-        for statement in statements
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
-    }
 
 
 def _value(node: ast.expr):

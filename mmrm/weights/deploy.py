@@ -30,18 +30,6 @@ SCRIPT = Path(predict_onnx.__file__)
 MISSING = 'exporting to ONNX needs onnx, onnxscript and onnxruntime ({}): pip install -r requirements/onnx.txt'
 
 
-class Logits(nn.Module):
-    """A classifier of mmpretrain as one function: normalised images to logits."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.backbone, self.neck, self.head = model.backbone, getattr(model, 'neck', None), model.head
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        features = self.backbone(images)
-        return self.head(features if self.neck is None else self.neck(features))
-
-
 def check_format(kind: str, out: Union[str, Path], overwrite: bool, dynamic: Optional[str]) -> Path:
     """Check what is asked for, before any work: the packages, the file, the axes."""
     if kind not in SUFFIXES:
@@ -86,7 +74,7 @@ def export_network(
         UserFileError: If the network cannot be written so, or has other logits there. Nothing is written then.
     """
     out = check_format(kind, out, overwrite, dynamic)
-    network = Logits(model).cpu().eval()
+    network = model.cpu().eval()
     tested, shapes = [_images(2 if dynamic else 1, size)], None
     if dynamic:
         shapes = {0: torch.export.Dim('batch', min=1)}

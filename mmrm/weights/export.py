@@ -12,6 +12,7 @@ from ..core import ROI_LAYER
 from ..utils.errors import UserFileError, UserValueError, abbreviate
 from ..utils.files import atomic_write, check_out
 from ..utils.settings import parse_config
+from ..utils.trust import check_names
 from . import targets
 from .layouts import Network, StateDict, compare, describe, find_prefixes, identify, split
 from .provenance import Weights, provenance, read_weights
@@ -136,10 +137,11 @@ def facts_of(
 
 def backbone_of(weights: Weights, settings: Optional[dict] = None) -> dict:
     """The ``backbone`` of the config that made a checkpoint; empty if it is not known."""
-    if settings is None:
-        settings = parse_config(str(weights.meta.get('cfg') or '')) or {}
-    model = settings.get('model')
+    found = parse_config(str(weights.meta.get('cfg') or '')) or {} if settings is None else settings
+    model = found.get('model')
     backbone = model.get('backbone') if isinstance(model, dict) else None
+    if settings is None:
+        check_names(dict(model=dict(backbone=backbone)), f'checkpoint {weights.file}')
     return dict(backbone) if isinstance(backbone, dict) else {}
 
 

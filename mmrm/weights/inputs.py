@@ -1,5 +1,6 @@
 """What a classifier takes: size, channels, mean and standard deviation, and how an image file becomes that."""
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
@@ -80,12 +81,7 @@ def channel_order(red: torch.Tensor) -> str:
 
 def _plain(step) -> dict:
     """A transform of a config in values that JSON knows."""
-    plain = {}
-    for key, value in dict(step).items():
-        value = type_name(dict(type=value)) if key == 'type' else value
-        value = list(value) if isinstance(value, (tuple, list)) else value
-        plain[key] = value if isinstance(value, (int, float, str, bool, list)) else str(value)
-    return plain
+    return {**json.loads(json.dumps(dict(step), default=str)), 'type': type_name(step)}
 
 
 def known_steps(cfg: Config) -> List[dict]:

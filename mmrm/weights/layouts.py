@@ -209,13 +209,7 @@ def pvt_to_timm(backbone: StateDict) -> StateDict:
     return rename(found, [(ours, theirs) for theirs, ours in PVT])
 
 
-RESNET_DEPTHS = {
-    (False, (2, 2, 2, 2)): 18,
-    (False, (3, 4, 6, 3)): 34,
-    (True, (3, 4, 6, 3)): 50,
-    (True, (3, 4, 23, 3)): 101,
-    (True, (3, 8, 36, 3)): 152,
-}
+RESNET_DEPTHS = 18, 34, 50, 101, 152
 PVT_DEPTHS = {(2, 2, 2, 2): 'B1', (3, 4, 6, 3): 'B2', (3, 4, 18, 3): 'B3', (3, 8, 27, 3): 'B4', (3, 6, 40, 3): 'B5'}
 
 
@@ -274,9 +268,10 @@ def _identify_swin(backbone: StateDict) -> Optional[dict]:
 
 def _identify_resnet(backbone: StateDict) -> Optional[dict]:
     bottleneck = 'layer1.0.conv3.weight' in backbone
-    depth = RESNET_DEPTHS.get((bottleneck, tuple(count_modules(backbone, f'layer{stage}.') for stage in (1, 2, 3, 4))))
+    blocks = sum(count_modules(backbone, f'layer{stage}.') for stage in (1, 2, 3, 4))
+    depth = (3 if bottleneck else 2) * blocks + 2  # verified by whoever builds it
     width = _size(backbone, 'layer1.0.conv1.weight')[0]
-    if depth is None or _size(backbone, 'layer1.0.conv2.weight')[:2] != (width, width):
+    if depth not in RESNET_DEPTHS or _size(backbone, 'layer1.0.conv2.weight')[:2] != (width, width):
         return None
     if bottleneck and _size(backbone, 'layer1.0.conv3.weight')[0] != 4 * width:
         return None

@@ -2,7 +2,7 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple
+from typing import Mapping, NamedTuple
 
 import torch
 
@@ -27,26 +27,13 @@ class Weights(NamedTuple):
 def read_weights(file: Path) -> Weights:
     """Read a file of weights and what it says of itself.
 
-    Raises:
-        UserFileError: If it cannot be read, or is not what it says (:func:`~mmrm.weights.read_checkpoint`), or has no
-            tensors.
-    """
-    checkpoint = read_checkpoint(file)
-    return Weights(file, state_dict_of(checkpoint, file), meta_of(checkpoint, file))
-
-
-def state_dict_of(checkpoint: Any, file: Path) -> StateDict:
-    """The tensors of a checkpoint: its ``state_dict`` or ``model``, or itself if it is one.
-
     Training checkpoints with an EMA keep the averaged weights in ``state_dict``, so those are taken.
 
-    Args:
-        checkpoint: What was read from ``file``.
-        file (Path): Named in the error.
-
     Raises:
-        UserFileError: If there are no named tensors in it.
+        UserFileError: If it cannot be read, or is not what it says (:func:`~mmrm.weights.read_checkpoint`), or has no
+            named tensors.
     """
+    checkpoint = read_checkpoint(file)
     state_dict = named_tensors(checkpoint)
     if not isinstance(state_dict, Mapping):
         kind = type(checkpoint).__name__
@@ -55,7 +42,7 @@ def state_dict_of(checkpoint: Any, file: Path) -> StateDict:
     if not tensors:
         entries = abbreviate(map(str, state_dict))
         raise UserFileError(f'{file} holds no weights: no tensor among its entries ({entries}).')
-    return tensors
+    return Weights(file, tensors, meta_of(checkpoint, file))
 
 
 def provenance(weights: Weights, written: StateDict) -> dict:

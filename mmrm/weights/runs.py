@@ -136,9 +136,11 @@ def _read_note(note: Path, log: Callable[[str], None]) -> str:
         return ''
     with open(note, 'rb') as file:
         content = file.read(1 << 13)
-    with contextlib.suppress(UnicodeDecodeError):
+    with contextlib.suppress(UnicodeDecodeError, OSError):
         text = content.decode().strip()
-        if all(char.isprintable() for char in text):
+        for path in (Path(text), note.parent / Path(text).name):
+            path.exists()  # an OSError for a name that is too long
+        if text.isprintable():
             return text
     log(f'{note} is damaged and not used.')
     return ''

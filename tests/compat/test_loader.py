@@ -254,8 +254,13 @@ def test_a_damaged_checkpoint_is_named_by_mmengine_too(trained, tmp_path):
     data = bytearray(trained.read_bytes())
     data[len(data) // 2 : len(data) // 2 + 64] = bytes(64)
     (tmp_path / 'flipped.pth').write_bytes(data)
+    (tmp_path / 'shorter.pth').write_bytes(data[:100] + data[164:])  # all offsets in it are wrong then
     torch.save({'fc.weight': torch.zeros(1).expand(10**6, 10**6)}, tmp_path / 'bomb.pth')  # one number, repeated
-    for name, message in (('flipped.pth', 'is damaged'), ('bomb.pth', r'is refused: .*fc.weight alone 4\.0 TB')):
+    for name, message in (
+        ('flipped.pth', 'is damaged'),
+        ('shorter.pth', 'is damaged'),
+        ('bomb.pth', r'is refused: .*fc.weight alone 4\.0 TB'),
+    ):
         with pytest.raises(UserFileError, match=f'{name} {message}'):
             load_checkpoint(Line(), str(tmp_path / name))
     with pytest.raises(FileNotFoundError):

@@ -78,7 +78,7 @@ def test_a_copy_without_its_last_checkpoint_does_not_stand_for_the_original(tmp_
     assert latest_checkpoint(tmp_path / 'copy', logged.append) == tmp_path / 'copy' / 'epoch_1.pth' and logged
 
 
-@pytest.mark.parametrize('content', [b'epoch\x00_1.pth', b'\xff' * 100_000])
+@pytest.mark.parametrize('content', [b'epoch\x00_1.pth', b'\xff' * 100_000, b'x' * 300 + b'.pth'])
 def test_a_damaged_note_is_logged_and_not_used(content, tmp_path, logged, capsys):
     save(tmp_path, 'epoch_1.pth')
     (tmp_path / 'last_checkpoint').write_bytes(content)
