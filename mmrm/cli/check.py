@@ -55,6 +55,7 @@ def check(
 
     from ..datasets.locate import find_data
     from ..engine.classes import check_classes, model_classes
+    from ..engine.runner import build_hooks, check_randomness
     from ..utils.config import read_config
 
     config = paths.find_config(config)
@@ -64,6 +65,11 @@ def check(
     if scope is not None:  # a config in pure Python has none, and mmengine's Runner sets none
         init_default_scope(scope)
     _check_model(cfg, report)
+    try:
+        build_hooks(cfg)
+        check_randomness(cfg.get('randomness') or {})
+    except Exception as error:  # whatever a class of the config raises
+        report.problems.append(str(error) if isinstance(error, UserError) else f'hooks: {one_line(error)}')
     found = copy.deepcopy(cfg)
     find_data(found, ())
     classes = check_classes(found)
@@ -83,9 +89,11 @@ def _check_model(cfg, report: Report) -> None:
     from mmengine.logging import MMLogger
     from mmengine.registry import HOOKS, MODELS
 
+    from ..models.check_parts import check_head_norm
     from ..models.regularisers import bind_augments, unbind_augments
     from ..utils.config import type_name
     from ..weights.strict import check_placement
+    from . import preflight
 
     if not cfg.get('model'):
         report.problems.append('the config has no model: is it a part of a config (configs/_base_)?')
@@ -104,7 +112,11 @@ def _check_model(cfg, report: Report) -> None:
         for hook in cfg.get('custom_hooks') or []:
             if type_name(hook) == 'DropBlockHook':
                 HOOKS.build(dict(hook)).attach(copy.deepcopy(model))
+        check_head_norm(model)
         _check_weights(model, report)
+        if cfg.load_from and not cfg.resume:
+            cfg.load_from = preflight.check_checkpoint(cfg.load_from)
+            preflight.check_start(model, cfg)
     except Exception as error:  # whatever a class of the config raises
         report.problems.append(f'model: {error if isinstance(error, UserError) else one_line(error)}')
     finally:

@@ -21,7 +21,7 @@ from typing import Callable, Dict, List, Optional, Sequence
 from mmengine.config import Config
 
 from ..engine.hooks.non_finite import REMEDIES
-from ..engine.signals import EXIT_STOPPED
+from ..engine.signals import EXIT_STOPPED, EXIT_UNSAVED
 from ..report.runs import merge_sessions
 from ..utils.config import checkpoint_out_dir, read_config
 from ..utils.errors import UserError, UserFileError, UserValueError
@@ -205,7 +205,7 @@ def train(
             code = process.wait()
     if code == 0 and run.finished():
         return 'finished'
-    if code == EXIT_STOPPED:
+    if code in (EXIT_STOPPED, EXIT_UNSAVED):
         return 'stopped (the same command resumes it)'
     if code < 0:
         return f'failed: ended by {signal.Signals(-code).name}'

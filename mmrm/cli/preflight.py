@@ -21,6 +21,7 @@ from mmengine.registry import OPTIMIZERS, RUNNERS
 
 from ..datasets.locate import find_data
 from ..engine import launch as launching
+from ..engine import signals
 from ..engine.classes import check_classes
 from ..engine.hooks.check_classes import check_runner_classes
 from ..engine.hooks.crash_safe_checkpoint import CrashSafeCheckpointHook
@@ -124,8 +125,22 @@ def check_runner(runner: Runner) -> None:
     if runner.cfg.resume:
         check_weights(runner.model, runner.cfg.load_from)
         forget_weights(runner.model)
+    elif runner.cfg.load_from:
+        check_start(runner.model, runner.cfg)
     runner.train_loop, runner.val_loop  # noqa: B018, builds the data sets, which train() does first too
     check_runner_classes(runner)
+
+
+def check_start(model: torch.nn.Module, cfg: Config) -> None:
+    """Raise unless ``load_from`` fills the whole model; with ``allow_partial=True`` in the config, warn."""
+    try:
+        check_weights(model, cfg.load_from)
+    except UserFileError as error:
+        if not cfg.get('allow_partial'):
+            raise UserFileError(
+                f'load_from: {error}. To start from what fits: --cfg-options allow_partial=True'
+            ) from error
+        warn(f'load_from: {error}. Only what fits is loaded.')
 
 
 def forget_weights(model: torch.nn.Module) -> None:
@@ -143,6 +158,19 @@ def forget_weights(model: torch.nn.Module) -> None:
 def saves_on_signals(runner: Runner) -> bool:
     """Whether a run that receives a signal saves before it ends."""
     return any(isinstance(hook, CrashSafeCheckpointHook) and hook.saves_on_signals(runner) for hook in runner.hooks)
+
+
+def describe_stop(runner: Runner) -> str:
+    """Where a run that does not save on a signal stands, and what of it is lost."""
+    if runner.iter == 0:
+        return 'before the first iteration, nothing is lost. Start it again.'
+    saved = next((hook.last_ckpt for hook in runner.hooks if hasattr(hook, 'last_ckpt')), None)
+    saved = saved or (runner.cfg.load_from if runner.cfg.resume else None)
+    if saved is None:
+        kept = 'it had written no checkpoint (default_hooks.checkpoint.interval): all of it is lost.'
+    else:
+        kept = f'what came after {saved} is lost. {signals.RESUME}'
+    return f'after iteration {runner.iter}; {kept}'
 
 
 # ------------------------------------------------------------------------------------------------------------ config

@@ -80,7 +80,7 @@ def train(args: argparse.Namespace) -> None:
         preflight.note_start(cfg)
         if not preflight.saves_on_signals(runner):
             waiting.close()
-            signals.check()
+            signals.begin_unsaved(lambda: preflight.describe_stop(runner))
         try:
             runner.train()
         finally:

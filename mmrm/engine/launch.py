@@ -66,7 +66,8 @@ def torchrun_options(processes: int) -> List[str]:
 def run(script: Path, argv: Sequence[str], processes: int, saves: bool = True) -> None:
     """Run ``script`` in several processes of this node and exit as they did.
 
-    The exit code is 75 if they were stopped and saved, 2 after a mistake of the user, else that of the first failure.
+    The exit code is 75 if they were stopped and saved, 76 if they were stopped and did not, 2 after a mistake of the
+    user, else that of the first failure.
 
     Args:
         script: What each process runs.
@@ -92,9 +93,10 @@ def run(script: Path, argv: Sequence[str], processes: int, saves: bool = True) -
                 forwarder.forward()
         if lines('mistake'):
             sys.exit(2)
-        for message in lines('stopped')[:1]:
+        for line in sorted(lines('stopped'))[-1:]:  # if one process lost something, that
+            code, _, message = line.partition(' ')
             print(message, file=sys.stderr, flush=True)
-            sys.exit(signals.EXIT_STOPPED)
+            sys.exit(int(code))
         done.result()
     except ChildFailedError as error:
         exit_failed(error)
@@ -206,13 +208,13 @@ def joined():
 
 
 def leave_stopped(stop: signals.Stopped) -> None:
-    """End this process after :class:`~mmrm.engine.signals.Stopped`: with 75, or with 0 where the launcher reports it.
+    """End this process after :class:`~mmrm.engine.signals.Stopped`: with its code, or 0 where the launcher reports it.
 
-    torchrun would take 75 for a failure and start the processes again.
+    torchrun would take the code for a failure and start the processes again.
     """
     signals.ignore()
     if launched():
-        report('stopped', stop.message)
+        report('stopped', f'{stop.code} {stop.message}')
     elif int(os.environ.get('RANK') or 0) == 0:
         print(stop.message, file=sys.stderr, flush=True)
-    leave(0 if launched() else signals.EXIT_STOPPED, wait=stop.together)
+    leave(0 if launched() else stop.code, wait=stop.together)

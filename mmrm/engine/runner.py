@@ -3,16 +3,20 @@
 Nothing here changes a config: what a run dumps into its work dir also runs under the toolboxes' own tools.
 """
 
+import copy
 import datetime
+import inspect
+import json
 import os
 import shlex
 import subprocess
 from pathlib import Path
-from typing import List, Optional, Union
+from typing import Iterable, List, Optional, Union
 
 import torch
+from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.dist import all_gather_object, is_distributed, is_main_process, master_only
+from mmengine.dist import all_gather_object, broadcast_object_list, is_distributed, is_main_process, master_only
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import CheckpointHook
 from mmengine.model import revert_sync_batchnorm
@@ -22,10 +26,11 @@ from torch.utils.data import DataLoader
 
 from ..utils import settings
 from ..utils.config import type_name
-from ..utils.errors import UserError, UserFileError, UserValueError
-from ..utils.files import atomic_write
+from ..utils.errors import UserError, UserFileError, UserValueError, check_names
+from ..utils.files import atomic_write, write_text
 from ..utils.processes import RANK_VARIABLES
 from .compiled import compile_losses
+from .data import check_last_batch, check_same_data, describe_data, no_samples
 from .hooks import BindAugmentsHook, NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import CrashSafeCheckpointHook
 from .hooks.reset_history import check_model_parts
@@ -67,14 +72,26 @@ class Runner(MMEngineRunner):
     - When training starts, it warns if a part of RecursiveMix is missing, and batch augments that need the model get it
       (with BindAugmentsHook, the hook does).
     - ``compile`` compiles a classifier's network, head and losses, not its whole step (:mod:`mmrm.engine.compiled`).
-    - A checkpoint remembers what decides its result, and a run that resumes from it with other settings lists them.
+    - A checkpoint remembers what decides its result, and a run that resumes from it with other settings lists them. One
+      on other data, or with other metrics, is refused (:mod:`mmrm.engine.data`).
     """
+
+    data: Optional[dict] = None  # what the run reads, see describe_data
 
     def train(self) -> torch.nn.Module:
         check_model_parts(self)  # also without ResetHistoryHook; mmengine's logger does not repeat a warning
+        check_last_batch(self)
+        loops = dict(train=self.train_loop, val=self.val_loop)
+        described = [describe_data(loops, self.cfg) if is_main_process() else None]
+        broadcast_object_list(described)
+        self.data = described[0]
         if not any(isinstance(hook, BindAugmentsHook) for hook in self.hooks):
             self.register_hook(BindAugmentsHook())
         return super().train()
+
+    def set_randomness(self, *args, **kwargs) -> None:
+        check_randomness(kwargs)
+        super().set_randomness(*args, **kwargs)
 
     def setup_env(self, env_cfg: dict) -> None:
         settings = dict(dict(timeout=TIMEOUT), **(env_cfg.get('dist_cfg') or {}))
@@ -110,8 +127,13 @@ class Runner(MMEngineRunner):
             self.register_hook(NonFiniteLossHook())
 
     @staticmethod
-    def build_dataloader(*args, **kwargs) -> DataLoader:
-        loader = MMEngineRunner.build_dataloader(*args, **kwargs)
+    def build_dataloader(dataloader, *args, **kwargs) -> DataLoader:
+        try:
+            loader = MMEngineRunner.build_dataloader(dataloader, *args, **kwargs)
+        except ValueError as error:
+            if 'need at least one array' not in str(error):  # what mmengine says of a list without a sample
+                raise
+            raise no_samples(dataloader['dataset']) from error
         loader.worker_init_fn = IgnoreSignals(loader.worker_init_fn)
         start = loader._get_iterator
 
@@ -156,7 +178,8 @@ class Runner(MMEngineRunner):
             super()._maybe_compile(target)
 
     def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs) -> None:
-        kwargs['meta'] = dict(kwargs.get('meta') or {}, mmrm_run=settings.describe_run(self.cfg, self.world_size))
+        run = dict(settings.describe_run(self.cfg, self.world_size), data=self.data)
+        kwargs['meta'] = dict(kwargs.get('meta') or {}, mmrm_run=run)
         if '://' in str(out_dir) or not is_main_process():  # object stores write whole objects; process 0 writes
             super().save_checkpoint(out_dir, filename, *args, **kwargs)
             return
@@ -177,6 +200,7 @@ class Runner(MMEngineRunner):
                     f'checkpoint {filename} has no param_schedulers: the learning rate would start again. It was saved '
                     f'with save_param_scheduler=False; a new run from its weights: --cfg-options load_from={filename}'
                 )
+            check_same_data((meta.get('mmrm_run') or {}).get('data'), self.data or {}, filename)
             self._warn_of_other_settings(filename, meta)
             if isinstance(self.train_loop, ResumableLoop):
                 self.train_loop.load_resume_state(checkpoint)
@@ -194,6 +218,8 @@ class Runner(MMEngineRunner):
 
     def load_or_resume(self) -> None:
         super().load_or_resume()
+        if is_main_process() and self.data is not None:
+            write_text(Path(self.work_dir) / 'data.json', json.dumps(self.data, indent=1), overwrite=True)
         if getattr(self.train_loop, 'resumes_gradients', False):
             self.logger.addFilter(lambda record: 'gradient of some iterations is lost' not in record.getMessage())
         starts = all_gather_object((self.epoch, self.iter))
@@ -205,6 +231,18 @@ class Runner(MMEngineRunner):
                 f'the processes do not start from the same checkpoint ({found}). The work dir must be on a '
                 'file system that all nodes share, or --resume PATH must name a copy on each.'
             )
+
+
+def check_randomness(given: Iterable[str]) -> None:
+    """Raise if ``randomness`` of a config has a setting that mmengine does not know."""
+    check_names('randomness', given, list(inspect.signature(MMEngineRunner.set_randomness).parameters)[1:])
+
+
+def build_hooks(cfg: Config) -> None:
+    """Build every hook of a config, as a run does: what is wrong with one is known before it trains."""
+    runner = object.__new__(Runner)  # only what holds hooks
+    runner._hooks = []
+    runner.register_hooks(copy.deepcopy(cfg.get('default_hooks')), copy.deepcopy(cfg.get('custom_hooks')))
 
 
 class TestRunner(Runner):

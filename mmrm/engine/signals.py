@@ -13,9 +13,10 @@ import signal
 import sys
 import threading
 import time
-from typing import Iterable, Iterator, Optional
+from typing import Callable, Iterable, Iterator, Optional
 
-EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later
+EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later. A checkpoint was written that holds everything
+EXIT_UNSAVED = 76  # stopped without a new checkpoint
 RESUME = 'Run the same command with --resume.'
 INTERRUPTED_TWICE = 'interrupted twice: ended at once. The last checkpoint is complete: --resume'
 SIGNALS = tuple(
@@ -27,15 +28,16 @@ HAS_MASKS = hasattr(signal, 'pthread_sigmask')  # not on Windows
 
 
 class Stopped(SystemExit):
-    """A run was stopped by a signal and can be resumed. Its exit code is 75.
+    """A run was stopped by a signal.
 
     Args:
         message: What to print.
+        saved: Whether it has written a checkpoint that holds everything: the exit code is 75 then, else 76.
         together: Whether all processes of the run end at this place.
     """
 
-    def __init__(self, message: str, together: bool = False):
-        super().__init__(EXIT_STOPPED)
+    def __init__(self, message: str, saved: bool = False, together: bool = False):
+        super().__init__(EXIT_STOPPED if saved else EXIT_UNSAVED)
         self.message = message
         self.together = together
 
@@ -49,6 +51,7 @@ class _State:
     interrupts = 0
     deferred = 0
     counts_interrupts = True
+    describe: Optional[Callable[[], str]] = None  # says what of a run that does not save is lost
 
 
 def received() -> int:
@@ -70,8 +73,14 @@ def ignore() -> None:
 def check() -> None:
     """Raise if this process received a signal."""
     if _State.received:
-        name = signal.Signals(_State.received).name
-        raise Stopped(f'stopped by {name} before the first iteration, nothing is lost. {RESUME}')
+        where = _State.describe() if _State.describe else 'before the first iteration, nothing is lost. Start it again.'
+        raise Stopped(f'stopped by {signal.Signals(_State.received).name} {where}')
+
+
+def begin_unsaved(describe: Callable[[], str]) -> None:
+    """From now on a signal ends a run that does not save. ``describe`` says where, and what is lost."""
+    check()
+    _State.describe = describe
 
 
 @contextlib.contextmanager
@@ -97,7 +106,7 @@ def caught(count_interrupts: bool = True) -> Iterator[None]:
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        _State.owner, _State.received = None, 0
+        _State.owner, _State.received, _State.describe = None, 0, None
 
 
 @contextlib.contextmanager

@@ -61,6 +61,20 @@ def check_removed_arguments(model: nn.Module) -> None:
             )
 
 
+def check_head_norm(model: nn.Module) -> None:
+    """Raise if the head's hidden layers have SyncBN.
+
+    The region goes through them only in a process that has mixed something; where ranks disagree, they would wait for
+    each other for ever.
+    """
+    heads = [module for module in model.modules() if isinstance(module, RMConsistencyHead)]
+    if any('SyncBatchNorm' in type(module).__name__ for head in heads for module in head.modules()):
+        raise UserValueError(
+            'RMConsistencyHead: its hidden layers have SyncBN, and a process that mixes nothing in an iteration would '
+            "keep the others waiting. Use head.norm_cfg=dict(type='BN1d'), and no sync_bn in the config."
+        )
+
+
 def check_drawn_colors(model: nn.Module, pipeline: Iterable[dict]) -> None:
     """Raise if a pipeline draws colours or holes (``RMColors``, ``RMCutout``) that the preprocessor would not apply.
 

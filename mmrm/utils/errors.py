@@ -1,5 +1,6 @@
 """Mistakes of the user: one message instead of a traceback."""
 
+import difflib
 import functools
 import math
 import os
@@ -38,6 +39,16 @@ def check_numbers(owner: str, low: float, high: float = math.inf, integer: bool 
         if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
             span = f'>= {low:g}' if high == math.inf else f'from {low:g} to {high:g}'
             raise UserValueError(f'{owner}: {name}={value!r} must be {"an integer" if integer else "a number"} {span}.')
+
+
+def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise a :class:`UserValueError` that names the first of ``given`` that is not known, and the nearest that is."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f'did you mean {near[0]}?' if near else f'{", ".join(known)} are known.'
+            raise UserValueError(f'{owner}: {name} is unknown; {hint}')
 
 
 def abbreviate(names: Iterable[str], number: int = 4) -> str:

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 PARTS = {
     '': [
         Runner,
+        'allow_partial',
         'auto_scale_lr',
         'data_preprocessor',
         'compile',

@@ -106,7 +106,7 @@ def result_settings(cfg: dict, length: bool = False, weights: bool = False) -> D
         found['load_from'] = cfg['load_from']
     found['randomness'] = {key: value for key, value in (found.get('randomness') or {}).items() if key != 'seed'}
     ignored = {*IGNORED, *(() if length else LENGTH), *(() if weights else WEIGHTS)}
-    found = {key: _plain(value, ignored) for key, value in found.items()}
+    found = {key: plain(value, ignored) for key, value in found.items()}
     for part in ('train_dataloader', 'val_dataloader'):
         loader = found.get(part) or {}
         if (loader.get('collate_fn') or {}).get('type') in ('default_collate', 'pseudo_collate'):
@@ -127,13 +127,13 @@ def fingerprint(cfg: dict, *others) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _plain(node, ignored):
+def plain(node, ignored):
     """A node of a config in the types of JSON, without the ignored keys."""
     if isinstance(node, dict):
-        found = {str(key): _plain(value, ignored) for key, value in node.items() if key not in ignored}
+        found = {str(key): plain(value, ignored) for key, value in node.items() if key not in ignored}
         return dict(found, type=type_name(found)) if isinstance(found.get('type'), str) else found
     if isinstance(node, (list, tuple)):
-        return [_plain(value, ignored) for value in node]
+        return [plain(value, ignored) for value in node]
     if node is None or isinstance(node, (bool, int, float, str)):
         return node
     return getattr(node, '__name__', str(node))  # a class, in a config of pure Python

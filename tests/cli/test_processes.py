@@ -60,7 +60,7 @@ def test_where_one_process_was_stopped_all_are(status, sleepers):
     forwarder = launch.Forwarder(2, saves=True)
     forwarder.forward()
     assert not forwarder.told
-    launch.report('stopped', 'saved')
+    launch.report('stopped', '75 saved')
     forwarder.forward()
     assert [process.wait(10) for process in sleepers] == [0, 0]
 
@@ -110,12 +110,33 @@ def train(run, *more):
     command.main([str(run[0]), '--work-dir', str(run[1]), *more])
 
 
-def test_a_signal_while_a_run_is_prepared_ends_it_with_75(run, monkeypatch, capsys):
+def test_a_signal_while_a_run_is_prepared_ends_it_with_76(run, monkeypatch, capsys):
     monkeypatch.setattr(preflight, 'check_free_space', lambda runner: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(SystemExit) as stop:
         train(run)
-    assert stop.value.code == 75 and 'nothing is lost' in capsys.readouterr().err
+    assert stop.value.code == 76 and 'nothing is lost' in capsys.readouterr().err
     assert not list(run[1].glob('*.pth'))
+
+
+@pytest.mark.parametrize('resumed', [False, True])
+def test_a_stop_of_a_run_that_does_not_save_says_what_is_lost_and_ends_with_76(run, monkeypatch, capsys, resumed):
+    if resumed:
+        train(run)
+        options = ('--resume', '--cfg-options', 'train_cfg.max_epochs=2', 'default_hooks.checkpoint.interval=-1')
+    else:
+        options = ('--cfg-options', 'default_hooks.checkpoint.interval=-1')
+    monkeypatch.setattr(
+        'mmrm.engine.hooks.ResetHistoryHook.after_train_iter',
+        lambda self, runner, *args, **kwargs: runner.iter % 2 == 1 and os.kill(os.getpid(), signal.SIGTERM),
+    )
+    with pytest.raises(SystemExit) as stop:
+        train(run, *options)
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    if resumed:
+        assert f'after iteration 3; what came after {run[1]}/epoch_1.pth is lost. Run the same' in told
+    else:
+        assert 'after iteration 1; it had written no checkpoint' in told and told.endswith('all of it is lost.')
+    assert stop.value.code == 76
 
 
 def test_a_signal_does_not_leave_half_of_the_older_runs_checkpoints(run, monkeypatch, capsys):
@@ -130,7 +151,7 @@ def test_a_signal_does_not_leave_half_of_the_older_runs_checkpoints(run, monkeyp
     monkeypatch.setattr(preflight, 'set_aside', signalled)
     with pytest.raises(SystemExit) as stop:
         train(run, '--overwrite')
-    assert stop.value.code == 75
+    assert stop.value.code == 76
     assert not list(run[1].glob('*.pth')) and len(list(run[1].glob('replaced-*/*.pth'))) == 2
 
 

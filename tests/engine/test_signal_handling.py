@@ -31,7 +31,7 @@ def test_a_signal_is_noted_and_otherwise_raised_at_once():
             assert signals.received() == signal.SIGUSR1
         with pytest.raises(signals.Stopped, match='stopped by SIGUSR1 before the first iteration') as stop:
             signals.check()
-        assert stop.value.code == 75 and issubclass(signals.Stopped, SystemExit)
+        assert stop.value.code == 76 and issubclass(signals.Stopped, SystemExit)
     with signals.caught(), pytest.raises(signals.Stopped):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)

@@ -217,7 +217,7 @@ def test_slurm_queues_a_run_again_that_its_warning_stopped(tmp_path, slurm):
     assert len(set(names)) == 1 and counts == ('0', '1', '2')
 
 
-@pytest.mark.parametrize('code, queued', [(75, True), (0, False), (2, False), (143, False)])
+@pytest.mark.parametrize('code, queued', [(75, True), (76, False), (0, False), (2, False), (143, False)])
 def test_in_a_slurm_job_the_job_is_queued_again(tmp_path, slurm, code, queued):
     slurm.command('srun', f'printf "%s\\n" "$@" > {tmp_path}/srun.txt\nexit {code}')
     slurm.command('scontrol', f'echo "$@" > {tmp_path}/scontrol.txt\nkill $PPID')  # as Slurm does

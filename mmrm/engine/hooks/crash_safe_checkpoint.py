@@ -1,5 +1,6 @@
 """Checkpoints that survive a kill, and a folder that is in order after one."""
 
+import inspect
 import signal
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop
 
-from ...utils.errors import abbreviate, check_numbers
+from ...utils.errors import abbreviate, check_names, check_numbers
 from ...utils.files import write_text
 from ...utils.saved import find_saved
 from .. import signals
@@ -55,6 +56,8 @@ class CrashSafeCheckpointHook(CheckpointHook):
 
     def __init__(self, *args, every_minutes: Optional[float] = None, save_history: bool = True, **kwargs):
         super().__init__(*args, **kwargs)
+        known = inspect.signature(CheckpointHook).parameters
+        check_names('default_hooks.checkpoint', self.args, [name for name in known if name != 'kwargs'])
         if every_minutes is not None:
             check_numbers('checkpoint', 0, every_minutes=every_minutes)
         self.every_minutes = every_minutes
@@ -135,14 +138,14 @@ class CrashSafeCheckpointHook(CheckpointHook):
         """End the run, in all processes."""
         message = f'stopped by {signal.Signals(self._stop).name} after iteration {step}'
         if step == 0:
-            message = f'{message}, nothing is lost. {signals.RESUME}'
+            message = f'{message}, nothing is lost. Start it again.'
         elif self._saved_at == step:
             saved = self.last_ckpt or runner._load_from or 'the checkpoint it went on from'
             message = f'{message}, and {saved} holds everything. {signals.RESUME}'
         else:
             message = f'{message}; no checkpoint of it could be written. {last_good_checkpoint(runner)}'
         runner.logger.info(message)
-        raise signals.Stopped(message, together=True)
+        raise signals.Stopped(message, saved=self.last_ckpt is not None and self._saved_at == step, together=True)
 
     def _act_between(self, runner, epochs: int) -> None:
         """Save and end the run if all know that it is time to, after iteration ``runner.iter`` and before the next."""
