@@ -1,20 +1,22 @@
 """Kill training at random, resume it, kill it again, and compare the end with the run that was never killed.
 
-    python benchmarks/soak.py                            # 24 kills, one and two processes, some minutes
+    python benchmarks/soak.py                            # 24 kills, one and two processes, a quarter of an hour
     python benchmarks/soak.py --kills 200 --seed 1
     python benchmarks/soak.py --kills 12 --processes 3
     python benchmarks/soak.py --kills 200 --record soak.json     # again with 400: goes on with the 201st
 
-A small ResNet with RM trains on noise, on the CPU, for a few epochs (or as many iterations), through the function
-behind tools/train.py. Every process is a real one and gets a real signal, SIGKILL, SIGTERM, SIGUSR1 or SIGINT, from
-another process: after an iteration, while a checkpoint is written, or in a validation. SIGKILL ends one process;
-another signal goes, in turns, to one of them or to all of them and their workers, as a terminal sends it, and must end
-the run with exit code 75. Each part of a run has its own number of workers, 0, 2 or 4. At the end all weights, the
-optimizer's state, the random states, RM's history and every logged number must be those of the unbroken run, bit for
-bit. SIGKILL may make a run repeat the iterations since its last checkpoint, another signal none.
+A small ResNet with RM trains on noise, on the CPU, for a few epochs (or as many iterations), every second part of a run
+through tools/dist_train.sh and the others through the function behind tools/train.py. Every process is a real one and
+gets a real signal, SIGKILL, SIGTERM, SIGUSR1 or SIGINT, from another process: after an iteration, while a checkpoint is
+written, or in a validation. SIGKILL ends one process, or the launcher; another signal goes, in turns, to one of them
+(the launcher, if there is one) or to all of them and their workers, as a terminal sends it, and must end the run with
+exit code 75, or 76 where there was nothing new to save. No process may be left. Each part of a run has its own number
+of workers, 0, 2 or 4. At the end all weights, the optimizer's state, the random states, RM's history and every logged
+number must be those of the unbroken run, bit for bit. SIGKILL may make a run repeat the iterations since its last
+checkpoint, another signal none.
 
-The exit code is 1 if anything differs. Processes are forked from this one, which has imported everything: a start takes
-half a second instead of ten.
+The exit code is 1 if anything differs. Without the launcher, processes are forked from this one, which has imported
+everything: a start takes half a second instead of ten.
 """
 
 import argparse
@@ -22,9 +24,11 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -46,15 +50,17 @@ from rich.console import Console
 from rich.table import Table
 
 from mmrm.cli import train
-from mmrm.engine.signals import EXIT_STOPPED
+from mmrm.engine.signals import EXIT_STOPPED, EXIT_UNSAVED
 from mmrm.utils.checkpoints import read_checkpoint
 
+sys.modules.setdefault('soak', sys.modules[__name__])  # the name by which its configs import this file
 WHEN = ('iteration', 'checkpoint', 'validation')
 SIGNALS = ('SIGKILL', 'SIGTERM', 'SIGUSR1', 'SIGINT')
 WORKERS = (0, 2, 4)
+STOPPED = (EXIT_STOPPED, EXIT_UNSAVED)
 CHECKPOINT_EVERY = 5
 CONFIG = """
-custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
+custom_imports = dict(imports=['mmrm.models', 'soak'], allow_failed_imports=False)
 default_scope = 'mmpretrain'
 model = dict(
     type='ImageClassifier',
@@ -105,19 +111,20 @@ class Kill(NamedTuple):
 
 @HOOKS.register_module()
 class SoakKill(Hook):
-    """Asks the process that started this one for a signal, through a pipe, when ``kill`` says so."""
+    """Asks for a signal when ``SOAK_KILL`` (a :class:`Kill`) says so, by making the file ``SOAK_ASKED``."""
 
     priority = 'VERY_HIGH'
-    kill: Optional[Kill] = None
-    pipe: Optional[int] = None
+
+    def __init__(self):
+        kill = json.loads(os.environ.get('SOAK_KILL') or 'null')
+        self.kill = kill and Kill(*kill)
+        self.seen = 0
 
     def _point(self, runner, when: str) -> None:
-        kill = SoakKill.kill
-        if kill is None or kill.when != when or kill.rank != runner.rank:
-            return
-        SoakKill.kill = kill._replace(times=kill.times - 1)
-        if kill.times == 1:
-            os.write(SoakKill.pipe, b'x')
+        if self.kill and self.kill.when == when and self.kill.rank == runner.rank:
+            self.seen += 1
+            if self.seen == self.kill.times:
+                Path(os.environ['SOAK_ASKED']).touch()
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
         self._point(runner, 'iteration')
@@ -144,76 +151,134 @@ def write_run(folder: Path, kind: str, images: int) -> Path:
     return config
 
 
-def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Optional[Kill], log: Path) -> List[int]:
-    """Train in forked processes, from the newest checkpoint if there is one; returns their exit codes."""
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        port = probe.getsockname()[1]
-    children, (asked, wanted) = [], os.pipe()
-    os.set_blocking(asked, False)
-    for rank in range(processes):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                os.setpgid(0, 0)
-                output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                os.dup2(output, 1)
-                os.dup2(output, 2)
-                SoakKill.kill, SoakKill.pipe = kill, wanted
-                signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-                os.environ.update(
-                    RANK=str(rank),
-                    LOCAL_RANK=str(rank),
-                    WORLD_SIZE=str(processes),
-                    MASTER_ADDR='127.0.0.1',
-                    MASTER_PORT=str(port),
-                    MMRM_PARENT=str(os.getppid()),  # it ends with this one
-                )
-                os.chdir(config.parent)  # mmengine's .dist_test, which a kill in a validation leaves behind
-                launcher = ['--launcher', 'pytorch'] if processes > 1 else []
-                train.main(
-                    [
-                        str(config),
-                        '--work-dir',
-                        str(work_dir),
-                        '--device',
-                        'cpu',
-                        '--resume',
-                        *launcher,
-                        '--traceback',
-                        '--cfg-options',
-                        f'train_dataloader.num_workers={workers}',
-                    ]
-                )
-                code = 0
-            except SystemExit as error:
-                code = error.code if isinstance(error.code, int) else 1
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        children.append(child)
-    codes = dict.fromkeys(children)
-    while None in codes.values():
-        with contextlib.suppress(BlockingIOError):
-            if kill is not None and os.read(asked, 1):
+def start(
+    config: Path, work_dir: Path, processes: int, workers: int, kill: Optional[Kill], log: Path, launched: bool
+) -> str:
+    """Train in one or more processes, from the newest checkpoint if there is one, and kill it.
+
+    Returns:
+        'finished', 'killed' if it ended as it should, else what was wrong.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder) / 'asked'
+        environment = dict(SOAK_KILL=json.dumps(kill), SOAK_ASKED=str(asked), MMRM_PARENT=str(os.getpid()))
+        argv = [str(config), '--work-dir', str(work_dir), '--device', 'cpu', '--resume', '--traceback']
+        argv += ['--cfg-options', f'train_dataloader.num_workers={workers}']
+        run = Launched if launched else Forked
+        return run(argv, processes, environment, log).end(kill, asked)
+
+
+class Launched:
+    """A run of ``tools/dist_train.sh``."""
+
+    def __init__(self, argv: List[str], processes: int, environment: dict, log: Path):
+        tools = Path(__file__).resolve().parents[1] / 'tools'
+        # The launcher looks for SoakKill where this file is.
+        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get('PYTHONPATH', '')])
+        environment = dict(os.environ, **environment, PYTHONPATH=path, PYTHON=sys.executable)
+        with open(log, 'a') as output:
+            self.process = subprocess.Popen(
+                [tools / 'dist_train.sh', argv[0], str(processes), *argv[1:]],
+                env=environment,
+                cwd=log.parent,
+                stdout=output,
+                stderr=output,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
+
+    def ranks(self) -> List[int]:
+        """The processes of the run, in the order of their ranks."""
+        found = {}
+        for folder in Path('/proc').glob('[0-9]*'):
+            with contextlib.suppress(OSError):
+                if int(re.search(r'^PPid:\s*(\d+)', (folder / 'status').read_text(), re.M)[1]) == self.process.pid:
+                    found[int(re.search(rb'\0RANK=(\d+)', (folder / 'environ').read_bytes())[1])] = int(folder.name)
+        return [found[rank] for rank in sorted(found)]
+
+    def end(self, kill: Optional[Kill], asked: Path) -> str:
+        ranks: List[int] = []
+        while self.process.poll() is None:
+            if kill and not ranks and asked.exists():
+                ranks = self.ranks()
+                time.sleep(kill.seconds)
+                hard, launcher = kill.signal == 'SIGKILL', self.process.pid
+                one = ranks[kill.rank] if hard and kill.times % 2 else launcher
+                for pid in [launcher, *ranks] if kill.to_all else [one]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, getattr(signal, kill.signal))
+            time.sleep(0.005)
+        deadline = time.monotonic() + 10
+        while any(Path(f'/proc/{pid}').exists() for pid in ranks) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if any(Path(f'/proc/{pid}').exists() for pid in ranks):
+            return f'processes are left: {ranks}'
+        code = self.process.returncode
+        if code == 0:
+            return 'finished'
+        wanted = (-signal.SIGKILL, 128 + signal.SIGKILL) if kill and kill.signal == 'SIGKILL' else STOPPED
+        return 'killed' if ranks and code in wanted else f'exit code {code} of the launcher'
+
+
+class Forked:
+    """Copies of this process that train."""
+
+    def __init__(self, argv: List[str], processes: int, environment: dict, log: Path):
+        with socket.socket() as probe:
+            probe.bind(('127.0.0.1', 0))
+            port = probe.getsockname()[1]
+        self.children = []
+        for rank in range(processes):
+            child = os.fork()
+            if child == 0:
+                variables = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=processes, MASTER_PORT=port)
+                os.environ.update(environment, MASTER_ADDR='127.0.0.1')
+                os.environ.update({name: str(value) for name, value in variables.items()})
+                self._train([*argv, *(['--launcher', 'pytorch'] if processes > 1 else [])], log)
+            self.children.append(child)
+
+    @staticmethod
+    def _train(argv: List[str], log: Path) -> None:
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+            os.chdir(log.parent)
+            train.main(argv)
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def end(self, kill: Optional[Kill], asked: Path) -> str:
+        codes, sent = dict.fromkeys(self.children), False
+        while None in codes.values():
+            if kill and not sent and asked.exists():
+                sent = True
                 time.sleep(kill.seconds)  # somewhere in what comes next
-                for child in children if kill.to_all else [children[kill.rank]]:
+                for child in self.children if kill.to_all else [self.children[kill.rank]]:
                     # Each process leads a group, which its workers are in.
                     (os.killpg if kill.to_all else os.kill)(child, getattr(signal, kill.signal))
-        for child in [child for child in children if codes[child] is None]:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                codes[child] = os.waitstatus_to_exitcode(status)
-            elif any(code not in (None, 0, EXIT_STOPPED) for code in codes.values()):  # as torchrun does
-                os.kill(child, signal.SIGKILL)
-        time.sleep(0.005)
-    os.close(asked)
-    os.close(wanted)
-    return list(codes.values())
+            for child in [child for child in self.children if codes[child] is None]:
+                done, status = os.waitpid(child, os.WNOHANG)
+                if done:
+                    codes[child] = os.waitstatus_to_exitcode(status)
+                elif any(code not in (None, 0, *STOPPED) for code in codes.values()):  # as torchrun does
+                    os.kill(child, signal.SIGKILL)
+            time.sleep(0.005)
+        found = list(codes.values())
+        if not any(found):
+            return 'finished'
+        hard = kill is not None and kill.signal == 'SIGKILL' and found[kill.rank] == -signal.SIGKILL
+        soft = kill is not None and all(code in STOPPED for code in found)
+        return 'killed' if hard or soft else f'exit codes {found}'
 
 
 def soak(args: argparse.Namespace, folder: Path) -> int:
@@ -235,7 +300,7 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
         work_dir = folder / f'run-{number}'
         draw = random.Random(f'{args.seed} {number}')
         kills, parts, failed = broken(
-            config, work_dir, processes, draw, min(args.kills_per_run, args.kills - len(record['kills']))
+            config, work_dir, processes, draw, min(args.kills_per_run, args.kills - len(record['kills'])), number % 2
         )
         if not failed:
             again = repetitions(work_dir)
@@ -283,29 +348,31 @@ def report(record: dict, console: Console) -> None:
 def unbroken(config: Path, work_dir: Path, processes: int) -> dict:
     """The result of a run that nobody kills."""
     log = work_dir.with_suffix('.log')
-    if any(start(config, work_dir, processes, 0, None, log)):
+    if start(config, work_dir, processes, 0, None, log, launched=False) != 'finished':
         raise SystemExit(f'{log.read_text()[-2000:]}\nthe unbroken run failed')
     return result(work_dir)
 
 
-def broken(config: Path, work_dir: Path, processes: int, draw: random.Random, kills: int):
-    """Train to the end, through at most ``kills`` kills.
+def broken(config: Path, work_dir: Path, processes: int, draw: random.Random, kills: int, launched: int):
+    """Train to the end, through at most ``kills`` kills; the first part through the launcher if ``launched`` is 1.
 
     Returns:
         tuple: The kills, what each part of the run was, and what went wrong ('' for nothing).
     """
-    done, parts = [], []
+    done, parts, log = [], [], work_dir.with_suffix('.log')
     while True:
         workers, kill = draw.choice(WORKERS), None
         if len(done) < kills:
             kill = draw_kill(draw, processes)
-        parts.append(f'{workers} workers' + (f', {kill.signal} in {kill.when} {kill.times}' if kill else ''))
-        codes = start(config, work_dir, processes, workers, kill, work_dir.with_suffix('.log'))
-        if not any(codes):  # it came to its end
+        # The last part, which nobody kills, needs no launcher.
+        through = kill is not None and (len(parts) + launched) % 2 == 1
+        named = f', {kill.signal} in {kill.when} {kill.times}' if kill else ''
+        parts.append(f'{workers} workers{named}{" of dist_train.sh" if through else ""}')
+        ended = start(config, work_dir, processes, workers, kill, log, through)
+        if ended == 'finished':
             return done, parts, ''
-        expected = [-signal.SIGKILL] if kill and kill.signal == 'SIGKILL' else [EXIT_STOPPED] * processes
-        if kill is None or (codes[kill.rank : kill.rank + 1] if len(expected) == 1 else codes) != expected:
-            return done, parts, f'exit codes {codes}, see {work_dir.with_suffix(".log")} (--keep)'
+        if ended != 'killed':
+            return done, parts, f'{ended}, see {log} (--keep)'
         done.append(kill)
 
 
