@@ -64,11 +64,14 @@ def _add(dataset: Any, digest) -> bool:
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)
         names = [os.path.basename(str(info.get(key))) for key in NAMES]
-        labels = [
-            zlib.crc32(value.tobytes()) if isinstance(value, np.ndarray) else value for value in map(info.get, LABELS)
-        ]
-        digest.update(f'{names}{labels}\n'.encode())
+        digest.update(f'{names}{[_label(info.get(key)) for key in LABELS]}\n'.encode())
     return True
+
+
+def _label(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return zlib.crc32(value.tobytes())
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def check_same_data(old: Optional[dict], new: dict, path: str) -> None:
@@ -110,10 +113,10 @@ def check_last_batch(runner) -> None:
     if len(sampler) % size != 1 or hasattr(sampler, '_infinite_indices'):
         return
     model, kept = unwrapped(runner.model), copies(runner)
+    model.train()
     with kept_generators(), torch.no_grad():
-        data = model.data_preprocessor(loader.collate_fn([loader.dataset[0]]), training=False)
-        model.train()
         try:
+            data = model.data_preprocessor(loader.collate_fn([loader.dataset[0]]), training=False)
             model._run_forward(data, mode='loss')
         except Exception as error:  # any other comes again in the run
             if 'more than 1 value per channel' in str(error):

@@ -22,6 +22,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.model import revert_sync_batchnorm
 from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
+from mmengine.visualization import Visualizer
 from torch.utils.data import DataLoader
 
 from ..utils import settings
@@ -240,6 +241,7 @@ def check_randomness(given: Iterable[str]) -> None:
 
 def build_hooks(cfg: Config) -> None:
     """Build every hook of a config, as a run does: what is wrong with one is known before it trains."""
+    Visualizer.get_instance('build_hooks')  # some ask for one
     runner = object.__new__(Runner)  # only what holds hooks
     runner._hooks = []
     runner.register_hooks(copy.deepcopy(cfg.get('default_hooks')), copy.deepcopy(cfg.get('custom_hooks')))

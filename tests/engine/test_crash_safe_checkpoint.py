@@ -176,4 +176,4 @@ def test_a_loop_that_cannot_go_on_in_mid_epoch_says_so_and_does_not_resume_from_
     with pytest.raises(UserFileError, match='in the middle of epoch 2, at iteration 6'):
         train_by_iteration(tmp_path / 'work', loop=loop, resume=True, load_from=str(by_iteration / 'iter_6.pth'))
     with pytest.raises(UserFileError, match=rf'in the middle of epoch 2.*--resume {by_iteration}/iter_8\.pth'):
-        check_resumable(by_iteration / 'iter_6.pth', by_iteration, by_epoch=True)
+        check_resumable(by_iteration / 'iter_6.pth', by_epoch=True)
