@@ -303,9 +303,11 @@ class RecursiveMix:
         if past is not None and box.area:
             mix.lam = box.area / (height * width)  # of the box as clipped
             mix.count = min(len(images), len(past.images))
-            mix.historical_prediction = past.mix.prediction
+            if past.mix.prediction is not None:
+                # A copy: as the output of a compiled step it is overwritten by the next one (CUDA graphs).
+                mix.historical_prediction = past.mix.prediction.clone()
             if past.mix.map_size is not None and past.mix.image_size == mix.image_size:
-                mix.weights = _to_device(pool_weights(box, mix.image_size, past.mix.map_size), images.device)
+                mix.weights = to_device(pool_weights(box, mix.image_size, past.mix.map_size), images.device)
             resize_fill(images, past.images.to(images), box, self.interpolation)
             scores = mix_labels(scores, past.scores.to(scores), mix.lam)
         mix.share = torch.full((), mix.lam * mix.count / max(len(images), 1), device=images.device)
@@ -455,13 +457,15 @@ def _weights_of(mix: Mix, feature_map: torch.Tensor) -> torch.Tensor:
     height, width = feature_map.shape[-2:]
     if mix.weights is not None and mix.weights.shape[1:] == (height, width):
         return mix.weights.to(feature_map.device)
-    return _to_device(pool_weights(mix.box, mix.image_size, (height, width)), feature_map.device)
+    return to_device(pool_weights(mix.box, mix.image_size, (height, width)), feature_map.device)
 
 
-def _to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """A tensor on a device, which does not wait for it."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else tensor.to(device)
+def to_device(values: Union[np.ndarray, torch.Tensor], device: torch.device) -> torch.Tensor:
+    """An array or a tensor on a device. The host does not wait for the copy to a GPU."""
+    tensor = torch.as_tensor(values)
+    if device.type == 'cuda' and tensor.device.type == 'cpu':
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def kl_divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:

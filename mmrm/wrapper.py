@@ -177,9 +177,12 @@ class RecursiveMixModel(nn.Module):
         images, scores, mix = self.rm.mix(images, labels)
         self._tap.start(self.module, self.layer)
         try:
-            return self._loss(images, scores, mix)
+            loss = self._loss(images, scores, mix)
         finally:
             self._tap.stop()
+        if mix.prediction is not None:  # here, not in a compiled graph, whose next call overwrites its outputs
+            mix.prediction = mix.prediction.clone()
+        return loss
 
     def _check_scores(self, labels: torch.Tensor) -> None:
         """Raise if labels do not fit; a GPU would wait for their values, so there only the first batch is looked at."""

@@ -5,7 +5,7 @@ from typing import Optional, Union
 import torch
 from mmpretrain.models import ImageClassifier
 
-from ..models.samples import as_batch
+from ..models.samples import MIX_FIELD, as_batch
 from ..utils.errors import UserValueError
 from .batched_images import unwrapped
 
@@ -41,5 +41,14 @@ def compile_losses(model: torch.nn.Module, options: Optional[Union[bool, dict]])
     except (TypeError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserValueError(f'compile={options!r}: {reason}') from error
-    classifier.loss = lambda inputs, data_samples: compiled(inputs, as_batch(data_samples))
+
+    def loss(inputs: torch.Tensor, data_samples) -> dict:
+        samples = as_batch(data_samples)
+        found = compiled(inputs, samples)
+        mix = samples[0].get(MIX_FIELD)
+        if mix is not None and mix.prediction is not None:  # CUDA graphs overwrite the outputs of the call before
+            mix.prediction = mix.prediction.clone()
+        return found
+
+    classifier.loss = loss
     return True

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from mmpretrain.registry import BATCH_AUGMENTS
 
-from ..core import INTERPOLATIONS, Mix, RecursiveMix, mix_labels, resize_fill, sample_box
+from ..core import INTERPOLATIONS, Mix, RecursiveMix, mix_labels, resize_fill, sample_box, to_device
 from ..utils.errors import UserValueError
 from .regularisers import CutMixMoEx, FeatureCutMix, ManifoldMixup, MoEx, PuzzleMix, StyleCutMix
 from .regularisers.checks import check_positive
@@ -42,7 +42,7 @@ class ResizeFillMix:
         rng = np.random if self.rng is None else self.rng
         images, scores = batch_input.detach().clone(), batch_score.detach().to(torch.float32, copy=True)
         height, width = images.shape[-2:]
-        partner = torch.randperm(len(images))
+        partner = to_device(torch.randperm(len(images)), images.device)
         box = sample_box(1 - rng.beta(self.alpha, self.alpha), height, width, rng)
         self._mix = Mix(0.0, 0, box, (height, width))
         if box.area:

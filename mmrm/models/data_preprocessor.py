@@ -9,7 +9,7 @@ from mmpretrain.models import ClsDataPreprocessor
 from mmpretrain.registry import MODELS
 from torch import nn
 
-from ..core import Mix, RecursiveMix
+from ..core import Mix, RecursiveMix, to_device
 from ..datasets.colors import COLORS_FIELD, HOLE_FIELD, apply_colors, fill_holes
 from ..utils.errors import UserValueError
 from .batch_augments import ResizeFillMix
@@ -42,6 +42,8 @@ class RMDataPreprocessor(ClsDataPreprocessor):
         samples = data.get('data_samples') or []
         if isinstance(samples, SampleBatch):
             return self._forward_batch(data['inputs'], samples, training)
+        if self.device.type == 'cuda' and all('gt_label' in sample for sample in samples):
+            send_labels(samples, self.device)
         colors, holes = (_carried(samples, field) for field in (COLORS_FIELD, HOLE_FIELD))
         if colors is None and holes is None:
             batch = super().forward(data, training)
@@ -93,17 +95,19 @@ class RMDataPreprocessor(ClsDataPreprocessor):
         if colors is not None:
             blank = torch.zeros(3, device=inputs.device)
             mean, std = (self.mean, self.std) if self._enable_normalize else (blank, blank + 1)
-            inputs = apply_colors(inputs, _on(inputs.device, colors), mean, std, self.to_rgb)
+            inputs = apply_colors(inputs, to_device(colors, inputs.device), mean, std, self.to_rgb)
         else:
             inputs = (inputs.flip(1) if self.to_rgb else inputs).float()
             inputs = (inputs - self.mean) / self.std if self._enable_normalize else inputs
-        return inputs if holes is None else fill_holes(inputs, _on(inputs.device, holes))
+        return inputs if holes is None else fill_holes(inputs, to_device(holes, inputs.device))
 
 
-def _on(device: torch.device, array: np.ndarray) -> torch.Tensor:
-    """An array on a device, without waiting for it."""
-    tensor = torch.from_numpy(array)
-    return (tensor.pin_memory() if device.type == 'cuda' else tensor).to(device, non_blocking=True)
+def send_labels(samples: Sequence[Any], device: torch.device) -> None:
+    """Give samples their labels on a device, by one copy that the host does not wait for; mmpretrain's own waits."""
+    labels = [sample.gt_label for sample in samples]
+    sent = to_device(torch.cat(labels), device).split([len(label) for label in labels]) if labels else ()
+    for sample, label in zip(samples, sent):
+        sample.set_gt_label(label)
 
 
 def _carried(samples: Sequence[Any], field: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import nn
 
-from ...core import mix_labels
+from ...core import mix_labels, to_device
 from ...utils.errors import UserError, UserTypeError, UserValueError
 from ...wrapper import evaluation_mode
 from .binding import BoundAugment
@@ -137,12 +137,14 @@ class LayerMix(BoundAugment):
             )
         self.clear()
         arguments, index, lam = self.draw(len(inputs), self._size_at(layer, inputs))
-        arguments = {name: value.to(inputs.device) if value.ndim else value for name, value in arguments.items()}
+        arguments = {
+            name: to_device(value, inputs.device) if value.ndim else value for name, value in arguments.items()
+        }
         if layer == INPUT:
             inputs = self.mix_features(inputs, **arguments)
         else:
             self._drawn = Drawn(layer, len(inputs), arguments)
-        return inputs, mix_labels(scores, scores[index.to(scores.device)], 1 - lam)
+        return inputs, mix_labels(scores, scores[to_device(index, scores.device)], 1 - lam)
 
     def mix_output(self, layer: str, output: Any) -> Any:
         """The output of a layer, a tensor or a tuple with tensors, mixed if this batch is to be mixed there."""

@@ -8,7 +8,7 @@ from typing import Any, Optional, Sequence, Tuple
 
 import torch
 
-from ...core import mix_labels
+from ...core import mix_labels, to_device
 from .checks import check_positive, check_share
 from .feature_cutmix import FeatureCutMix
 from .layer_mix import INPUT, LayerMix
@@ -110,11 +110,11 @@ class CutMixMoEx(MoEx):
 
     def _mix_batch(self, inputs: torch.Tensor, scores: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
         self.clear()
-        arguments, self._index, share = self.cutmix.draw(len(inputs), inputs.shape[1:])
-        inputs = self.cutmix.mix_features(
-            inputs, **{name: value.to(inputs.device) for name, value in arguments.items()}
-        )
-        scores = mix_labels(scores, scores[self._index.to(scores.device)], 1 - share)
+        arguments, _, share = self.cutmix.draw(len(inputs), inputs.shape[1:])
+        arguments = {name: to_device(value, inputs.device) for name, value in arguments.items()}
+        self._index = arguments['index']
+        inputs = self.cutmix.mix_features(inputs, **arguments)
+        scores = mix_labels(scores, scores[self._index], 1 - share)
         if self._generator.rand() < self.moex_prob:
             return self._mix_at(self.layers[0], inputs, scores)
         return inputs, scores

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ...core import mix_labels
+from ...core import mix_labels, to_device
 from ...utils.errors import UserError, UserValueError
 from ...wrapper import evaluation_mode
 from .binding import BoundAugment
@@ -152,7 +152,7 @@ def mask_energies(
         weights.append((beta + mixed / 2).clamp(min=0))
 
     prior = [math.comb(labels - 1, label) * lam ** (labels - 1 - label) * (1 - lam) ** label for label in range(labels)]
-    prior = -eta / blocks**2 * torch.tensor(prior, device=saliency.device).add(TINY).log()
+    prior = -eta / blocks**2 * to_device(torch.tensor(prior), saliency.device).add(TINY).log()
     unary = own * cost_own[..., None] + (1 - own) * cost_partner[..., None] + prior
     return Energies(unary, *weights)
 
@@ -221,10 +221,10 @@ def cut_masks(energies: Energies, solve: Callable[..., np.ndarray] = graph_cut) 
         energies: Of :func:`mask_energies`.
         solve: Gives the labels of one sample, as :func:`graph_cut` does.
     """
-    terms = [term.detach().double().cpu().numpy() for term in energies]
+    terms = [term.detach().cpu().double().numpy() for term in energies]
     labels = np.stack([solve(*sample) for sample in zip(*terms)])
     device, number = energies.unary.device, energies.unary.shape[-1]
-    return 1 - torch.from_numpy(labels.astype(np.float32)).to(device) / (number - 1)
+    return 1 - to_device(labels.astype(np.float32), device) / (number - 1)
 
 
 # --------------------------------------------------------------------------------------------------------- transport
@@ -395,7 +395,7 @@ class PuzzleMix(BoundAugment):
                 f'blocks: none of blocks={list(self.blocks)} divides both sides. Set blocks, or resize the images.'
             )
         lam = rng.beta(self.alpha, self.alpha)
-        index = torch.randperm(len(batch_input)).to(batch_input.device)
+        index = to_device(torch.randperm(len(batch_input)), batch_input.device)
         blocks = usable[rng.randint(len(usable))]
         try:
             saliency = saliency_map(model, batch_input, batch_score, self._forward)

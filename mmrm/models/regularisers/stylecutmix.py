@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ...core import Box, mix_labels, sample_box
+from ...core import Box, mix_labels, sample_box, to_device
 from ...utils.checkpoints import read_checkpoint
 from ...utils.errors import UserError, UserFileError, UserTypeError, UserValueError
 from .binding import BoundAugment
@@ -150,7 +150,7 @@ def class_distances(
     sums: Dict[int, torch.Tensor] = {}
     counts = torch.zeros(num_classes, dtype=torch.float64)
     for images, labels in batches:
-        for vector, label in zip(style_vectors(encoder, images, size).double().cpu(), labels.tolist()):
+        for vector, label in zip(style_vectors(encoder, images, size).cpu().double(), labels.tolist()):
             sums[label] = sums[label] + vector if label in sums else vector
             counts[label] += 1
     length = len(next(iter(sums.values()))) if sums else 1
@@ -355,7 +355,7 @@ class StyleCutMix(BoundAugment):
 
         style = rng.beta(self.alpha, self.alpha)
         box = sample_box(rng.beta(self.alpha, self.alpha), self.size, self.size, rng)
-        index = torch.randperm(len(batch_input)).to(batch_input.device)
+        index = to_device(torch.randperm(len(batch_input)), batch_input.device)
         labels = batch_score.argmax(dim=1)
         gamma = style_gamma(distances, labels, labels[index], self.delta, self.same_class)
         pixels = style_cut_mix(
