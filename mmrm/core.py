@@ -37,7 +37,6 @@ from torch import nn
 
 INTERPOLATIONS = ('nearest', 'bilinear')
 ROI_LAYER = 'fc_roi'  # the layer that classifies the region: it exists in training only
-AUTOCAST_DEVICES = ('cpu', 'cuda', 'xpu', 'mps') if hasattr(torch.amp, 'is_autocast_available') else ('cpu', 'cuda')
 
 
 class Box(NamedTuple):
@@ -421,12 +420,18 @@ def weighted_means(feature_map: torch.Tensor, weights: torch.Tensor) -> torch.Te
     One product, whose backward pass makes one gradient map, in the map's own memory format.
     """
     kind = feature_map.device.type
-    with torch.autocast(kind, enabled=False) if kind in AUTOCAST_DEVICES else nullcontext():
+    with torch.autocast(kind, enabled=False) if _has_autocast(kind) else nullcontext():
         cells = feature_map.flatten(2).to(torch.promote_types(feature_map.dtype, torch.float32))
         weights = weights.flatten(1).to(cells)
         if feature_map.stride(1) == 1:  # channels last
             return weights @ cells.transpose(1, 2)
         return (cells @ weights.t()).transpose(1, 2)
+
+
+def _has_autocast(kind: str) -> bool:
+    if hasattr(torch.amp, 'is_autocast_available'):  # torch 2.4
+        return torch.amp.is_autocast_available(kind)
+    return kind in ('cpu', 'cuda')
 
 
 def roi_mean(feature_map: torch.Tensor, box: Box, image_size: Tuple[int, int]) -> torch.Tensor:
@@ -520,10 +525,14 @@ def consistency_loss(
         region = _region(features, mix) if features.ndim == 4 else features
         history = mix.historical_prediction[: mix.count].to(logits.device)
         compare = binary_kl_divergence if multi_label else kl_divergence
-        kl = compare(history, fc_roi(region.to(fc_roi.weight))).mean()
+        kl = compare(history, fc_roi(region.to(fc_roi.weight.device, fc_roi.weight.dtype))).mean()
         loss, kl = omega * share * kl, kl.detach()  # the share counts samples that were not mixed as 0
     else:
-        loss, kl = 0.0 * (fc_roi.weight[0, 0] + fc_roi.bias[0]).float(), zero
+        # By a forward and a backward pass: where FSDP shards the layer, its weight is complete only there, and it
+        # exchanges gradients in the order of the backward pass, which must be that of the other processes.
+        last = getattr(fc_roi, 'last', fc_roi)
+        nothing = logits[:1, :1].clamp(0, 0).to(last.weight.dtype).expand(1, last.in_features)
+        loss, kl = 0.0 * last(nothing).float().sum(), zero
     if mix is not None:
         mix.answer(logits, multi_label)
         if features is not None and features.ndim == 4:

@@ -26,14 +26,14 @@ ROWS = (
 DOOR = 'models/__init__.py'
 # Lines of code that each room may have. Make room before you raise one.
 SIZES = dict(
-    core=360,
+    core=368,
     wrapper=350,
     timm_task=80,
     utils=1275,
     compat=475,
     datasets=780,
-    models=1400,
-    engine=1975,
+    models=1405,
+    engine=1990,
     weights=1730,
     report=1385,
     cli=2115,

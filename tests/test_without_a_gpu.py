@@ -7,13 +7,15 @@ import torch.nn.functional as F
 from fake_gpu import DEVICE, Watch, fake_gpu, overwriting_backend, to_gpu, walk
 from helpers import batch, classifier
 from mmpretrain.models import ResNet
+from parallel_training import small_network, train_in_parallel, wrap
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from mmrm import RecursiveMixModel, bind_augments
-from mmrm.core import Consistency, RecursiveMix, pool
+from mmrm import bind_augments
+from mmrm.core import Box, Consistency, RecursiveMix, pool, roi_mean
 from mmrm.engine.compiled import compile_losses
 from mmrm.models.regularisers import stylecutmix
+from mmrm.utils.random_state import get_random_state, set_random_state
 
 PLAIN = dict(type='LinearClsHead', num_classes=5, in_channels=64)
 # How often the host waits for the device in a step of each method. PuzzleMix cuts graphs on the CPU.
@@ -99,12 +101,40 @@ def test_a_step_stays_on_the_device(method, dtype, gpu, monkeypatch):
         assert data['data_samples'][0].rm_mix.lam > 0 and losses.keys() >= {'loss_consistency', 'rm_kl', 'rm_lambda'}
 
 
-def small_network():
-    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 64, 5))
+def test_distances_of_classes_need_no_float64_on_the_device(gpu):
+    with unset_fake_temporarily():
+        encoder, labels = (
+            nn.Sequential(nn.Conv2d(3, 3, 1), *stylecutmix._layers(3, stylecutmix.ENCODER)),
+            torch.arange(2),
+        )
+    with Watch() as watch:
+        found = stylecutmix.class_distances(
+            to_gpu(encoder), [(torch.zeros(2, 3, 32, 32, device=DEVICE), labels)], 2, 16
+        )
+    assert found.shape == (2, 2) and watch.dtypes == {torch.float32}
 
 
-def wrap(network):
-    return RecursiveMixModel(network, '2', alpha=1.0, input_size=32, layout='NCHW')
+def test_the_region_is_pooled_in_float32_wherever_there_is_autocast(gpu, monkeypatch):
+    """Also on devices that torch learns of by an extension: what has autocast is asked, not listed."""
+    features, asked = torch.zeros(2, 3, 4, 4, dtype=torch.bfloat16, device=DEVICE), []
+    monkeypatch.setattr(torch.amp, 'is_autocast_available', lambda kind: asked.append(kind) or True)
+    with torch.autocast('cuda', dtype=torch.bfloat16):
+        assert torch.mm(features[0, 0].float(), features[0, 0].float()).dtype == torch.bfloat16
+        assert roi_mean(features, Box(0, 0, 8, 8), (16, 16)).dtype == torch.float32
+    assert asked == ['cuda']
+
+
+def test_the_random_state_of_any_accelerator_is_kept(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(torch.accelerator, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.accelerator, 'current_accelerator', lambda: torch.device('xpu'))
+    monkeypatch.setattr(torch.xpu, 'get_rng_state', lambda: torch.tensor([7]))
+    monkeypatch.setattr(torch.xpu, 'set_rng_state', lambda state: drawn.append(int(state)))
+    state = get_random_state()
+    set_random_state(state)
+    del state['xpu']  # of a checkpoint that was written on a CPU
+    set_random_state(state)
+    assert drawn == [7]
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
@@ -209,3 +239,14 @@ def test_a_compiled_step_outlives_the_overwriting_of_its_outputs(way):
     torch._dynamo.reset()
     assert (found[0][1:] > 0).all()
     torch.testing.assert_close(found[1], found[0])
+
+
+# --------------------------------------------------------------------------------------------------- several processes
+def test_static_graphs_and_sharded_weights_train_as_ddp(tmp_path):
+    torch.multiprocessing.spawn(train_in_parallel, (str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        found = torch.load(tmp_path / f'{rank}.pth')
+        mixed = found['DDP'][0][:, 1] > 0
+        assert mixed.sum() > 1 and mixed[3] == (rank == 0)
+        torch.testing.assert_close(found['static'], found['DDP'])
+        torch.testing.assert_close(found['FSDP'], found['DDP'])

@@ -221,7 +221,10 @@ def check_runner_type(cfg: Config) -> None:
         what = 'optim_wrapper.use_fsdp'
     else:
         return
-    raise UserValueError(f"config: {what} is not supported. Leave it out: mmrm trains with mmengine's Runner and DDP.")
+    raise UserValueError(
+        f"config: {what} is not supported: the Runner's checkpoints and its exact resume need whole weights in every "
+        'process. Leave it out to train with DDP, or shard a RecursiveMixModel in a loop of your own (docs/gpus.md).'
+    )
 
 
 def set_amp(cfg: Config, device: str) -> None:

@@ -3,22 +3,23 @@
 import contextlib
 import hashlib
 import random
-from typing import Iterator
+from typing import Iterator, Optional
 
 import numpy as np
 import torch
 
 
 def get_random_state() -> dict:
-    """The state of Python's, NumPy's, torch's and the current CUDA device's generators, in types that load safely."""
+    """The state of Python's, NumPy's, torch's and the accelerator's generators, in types that load safely."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state = dict(
         python=random.getstate(),
         numpy=(name, np.asarray(keys).astype(np.int64).tolist(), position, has_gauss, cached),
         torch=torch.get_rng_state(),
     )
-    if torch.cuda.is_available():
-        state['cuda'] = torch.cuda.get_rng_state()
+    kind = accelerator()
+    if kind is not None:
+        state[kind] = getattr(torch, kind).get_rng_state()
     return state
 
 
@@ -29,8 +30,18 @@ def set_random_state(state: dict) -> None:
     name, keys, position, has_gauss, cached = state['numpy']
     np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state['torch'].cpu())
-    if 'cuda' in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state['cuda'].cpu())
+    kind = accelerator()
+    if kind in state:
+        getattr(torch, kind).set_rng_state(state[kind].cpu())
+
+
+def accelerator() -> Optional[str]:
+    """The kind of this machine's accelerator, 'cuda', 'mps', 'xpu' ..., or None."""
+    if hasattr(torch, 'accelerator'):  # torch 2.6
+        return torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else None
+    if torch.cuda.is_available():
+        return 'cuda'
+    return 'mps' if torch.backends.mps.is_available() else None
 
 
 @contextlib.contextmanager
