@@ -18,7 +18,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 import zipfile
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import cv2
 import numpy as np
@@ -182,13 +182,23 @@ def label_map(cells: List[Cell], shape: Tuple[int, int]) -> np.ndarray:
     return labels
 
 
-def cut_out(image: np.ndarray, cell: Cell) -> np.ndarray:
-    """A square around a cell, resized to 32 x 32; what lies outside of the photograph repeats its edge."""
+def cell_sources(size: int = 64) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+    """The single cells to train on, ``size`` pixels square: the image (uint8 BGR) and the ellipse in the box (bool)."""
+    with zipfile.ZipFile(FILE) as archive:
+        for name, boxes in json.loads(archive.read('boxes.json'))['train'].items():
+            image = cv2.imdecode(np.frombuffer(archive.read(f'train/{name}.jpg'), np.uint8), cv2.IMREAD_COLOR)
+            for cell in _some([Cell(*each) for each in boxes]):
+                mask = 255 * (label_map([cell], image.shape[:2]) > 0).astype(np.uint8)
+                yield cut_out(image, cell, size), cut_out(mask, cell, size) > 127
+
+
+def cut_out(image: np.ndarray, cell: Cell, size: int = CELL) -> np.ndarray:
+    """A square around a cell, resized to ``size`` x ``size``; what lies outside of the photograph repeats its edge."""
     side = max(MARGIN * max(cell.x2 - cell.x1, cell.y2 - cell.y1), LEAST)
-    scale = side / CELL
+    scale = side / size
     # Where the pixels of the small picture come from. One way for cells smaller and larger than it.
     x, y = (
-        (np.arange(CELL, dtype=np.float32) + 0.5) * scale - 0.5 + (low + high - side) / 2
+        (np.arange(size, dtype=np.float32) + 0.5) * scale - 0.5 + (low + high - side) / 2
         for low, high in ((cell.x1, cell.x2), (cell.y1, cell.y2))
     )
     x, y = (values.astype(np.float32) for values in np.meshgrid(x, y))

@@ -60,18 +60,12 @@ def shipped_results() -> List[dict]:
     return read_results(RESULTS)
 
 
-def single_run_noise(results: Sequence[dict], task: str, mode: str) -> Optional[float]:
-    """By how much two single runs of one method differ at most, 19 times in 20; None without two seeds of a method."""
-    return noise_of(cell(results, task, mode, method) for method in METHODS)
-
-
-def alone_noise(results: Sequence[dict], side: int) -> Optional[float]:
-    """:func:`single_run_noise` of the pretrained classifiers on whole images of a side in pixels."""
-    return noise_of(alone(results, method).get(side, {}) for method in METHODS)
-
-
 def noise_of(cells: Iterable[Dict[int, dict]]) -> Optional[float]:
-    """:func:`single_run_noise` of each method's seed -> result, by their pooled standard deviation."""
+    """By how much two single runs of one method differ at most, 19 times in 20; None without two seeds of a method.
+
+    Args:
+        cells (Iterable[Dict[int, dict]]): Seed -> result of each method; their standard deviations are pooled.
+    """
     from scipy.stats import t
 
     several = [[result['value'] for result in found.values()] for found in cells if len(found) > 1]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from mmengine.registry import DATASETS, init_default_scope
 
+from mmrm.utils.config import read_config
 from mmrm.utils.errors import UserFileError, UserValueError
 from projects.demo import photographs
 from projects.demo.photographs import CLASSES, Cell
-from projects.demo.stages import read_config
 
 
 @pytest.fixture(scope='module')
@@ -77,7 +77,7 @@ def test_a_folder_that_is_not_bccd_is_named(tmp_path):
 @pytest.mark.parametrize('name, count', [('atss_cells', 12), ('pspnet_cells', 12), ('rm_cells', None)])
 def test_the_toolboxes_read_them(made, name, count, monkeypatch):
     monkeypatch.setenv('MMRM_PHOTOGRAPHS', str(made))
-    config = read_config(name)
+    config = read_config(photographs.FILE.parent / 'configs' / f'{name}.py')
     init_default_scope(config.default_scope)
     data = DATASETS.build(config.train_dataloader.dataset)
     sample = data[0]['data_samples']

@@ -233,9 +233,10 @@ def test_differences_are_paired_by_the_pretraining_seed():
     assert not right.containers  # no whole images here
     # Two single runs differ by t (five degrees of freedom) times the root of twice the pooled variance.
     pooled = (2 * 100 + statistics.variance([12, 23, 31]) * 2 + 40.5) / 5
-    noise = analysis.single_run_noise(results, 'atss-scenes', 'tuned')
+    cells = [analysis.cell(results, 'atss-scenes', 'tuned', method) for method in analysis.METHODS]
+    noise = analysis.noise_of(cells)
     assert noise == pytest.approx(2.570582 * (2 * pooled) ** 0.5) and line[-1] == f'{noise:.2f}'
-    assert analysis.single_run_noise(results[:1], 'atss-scenes', 'tuned') is None
+    assert analysis.noise_of([{0: results[0]}]) is None
 
 
 @pytest.mark.slow

@@ -26,3 +26,5 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=10),
     dict(type='CosineAnnealingLR', T_max=5, by_epoch=True, convert_to_iter_based=True)
 ]
+# A held-out photograph with its true and its found boxes.
+default_hooks = dict(visualization=dict(draw=True, interval=4))
