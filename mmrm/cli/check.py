@@ -57,10 +57,12 @@ def check(
     from ..engine.classes import check_classes, model_classes
     from ..engine.runner import build_hooks, check_randomness
     from ..utils.config import read_config
+    from ..utils.options import misspelt_keys
 
     config = paths.find_config(config)
     cfg = read_config(config, options)
     report = Report([f'config      {config}'], [])
+    report.problems.extend(f'nothing reads {key}: did you mean {meant}?' for key, meant in misspelt_keys(cfg))
     scope = cfg.get('default_scope', 'mmengine')
     if scope is not None:  # a config in pure Python has none, and mmengine's Runner sets none
         init_default_scope(scope)
@@ -264,6 +266,7 @@ def _check_images(cfg, report: Report, jobs: Optional[int]) -> None:
             with DATASETS.switch_scope_and_registry(config.get('_scope_', cfg.get('default_scope'))) as registry:
                 dataset = registry.build(dict(config, pipeline=[], lazy_init=False))
             files = [dataset.get_data_info(index).get('img_path') for index in range(len(dataset))]
+            _check_skipped(dataset, files, report)
         except Exception as error:  # whatever a data set raises
             report.problems.append(f'{field} ({type_name(config)}): {one_line(error)}')
             continue
@@ -280,3 +283,23 @@ def _check_images(cfg, report: Report, jobs: Optional[int]) -> None:
         report.facts.append(f'{part:5} data  {len(files):,} images decoded, {broken} broken')
     report.facts.extend(f'note        {line}' for line in odd_images(findings.values()))
     report.problems.extend(f'{finding.path} {finding.problem}' for finding in findings.values() if finding.problem)
+
+
+def _check_skipped(dataset, files: Sequence[str], report: Report) -> None:
+    """Compare what is in the folder of a data set with what it reads; one with a list leaves files out on purpose."""
+    from ..datasets.images import EXTENSIONS
+
+    folder = Path(getattr(dataset, 'img_prefix', None) or '')
+    if not folder.name or getattr(dataset, 'ann_file', None) or not folder.is_dir():
+        return
+    read = {str(Path(file).resolve()) for file in files}
+    skipped = collections.defaultdict(list)
+    for path in sorted(folder.rglob('*')):
+        hidden = any(part.startswith('.') for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden and str(path.resolve()) not in read:
+            skipped[path.suffix.lower()].append(str(path.relative_to(folder)))
+    for ending, names in skipped.items():
+        line = f'{folder}: {type(dataset).__name__} skips {len(names):,} {ending or "other"} files: {abbreviate(names)}'
+        found, text = (report.problems, line) if ending in EXTENSIONS else (report.facts, f'note        {line}')
+        if text not in found:  # two parts may read one folder
+            found.append(text)

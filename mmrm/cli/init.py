@@ -1,4 +1,4 @@
-"""Look at a folder of images and write a config that trains a network on it with RM.
+"""Look at a folder of images and write a config that trains a network on it, with RM or another mixing method.
 
 The recipe is chosen here, not published: RM as in the paper (alpha 0.5, omega 0.5), and for the rest what usually works
 when a network that knows ImageNet is trained on other photographs.
@@ -12,14 +12,16 @@ import re
 import shlex
 import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..utils.errors import UserError, UserFileError, UserValueError, abbreviate, cli, one_line
 from ..utils.files import atomic_write, check_out, write_text
 from ..utils.paths import find, show_path
+from ..utils.processes import clock, cores
 from .check import check, inspect_images, odd_images
-from .options import Parser, positive
+from .options import METHOD, METHODS, Parser, positive
 
 PART_NAMES = dict(  # of folders, in small letters
     train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test', 'testing')
@@ -28,6 +30,9 @@ OFFLINE = (
     ' Without the network: fetch the file on another machine and give it with --weights FILE, start from a run of '
     'yours with --weights FOLDER, or from scratch, which needs far more images, with --weights none.'
 )
+
+
+VIT = dict(pretrained=False, features_only=True, out_indices=[-1])  # arguments of timm for the map of a plain ViT
 
 
 class Network(NamedTuple):
@@ -76,6 +81,8 @@ def fraction(text: str) -> float:
 def build_parser() -> Parser:
     parser = Parser(prog='mmrm init', description=__doc__.partition('\n')[0], allow_abbrev=False)
     parser.add_argument('folder', help='a folder per class in it, or train, val and perhaps test with these')
+    parser.add_argument('--classes', action='store_true', help='every folder is a class, also train, val and test')
+    parser.add_argument('--method', choices=list(METHODS), default=METHOD, help=f'mixing method (default: {METHOD})')
     parser.add_argument('--out', metavar='FILE.py', help="config to write (default: the folder's name, here)")
     parser.add_argument(
         '--network',
@@ -102,7 +109,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     argv = list(sys.argv[1:] if argv is None else argv)
     args = build_parser().parse_args(argv)
     config = config_path(args.out, Path(args.folder))
-    folder = read_folder(find(args.folder))
+    folder = read_folder(find(args.folder), args.classes)
     findings = inspect_images(folder.files(), decode=not args.quick, jobs=args.jobs)
     broken = [finding for finding in findings if finding.problem]
     if broken:
@@ -122,7 +129,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         f'validation images. Made by: {shlex.join(["mmrm", "init", *argv])}'
     )
     lists = {} if folder.as_it_is else list_texts(folder, config)
-    text = config_text(folder, network, checkpoint, recipe, config, title)
+    text = config_text(folder, network, checkpoint, dict(recipe, method=args.method), config, title)
     written = write({**lists, config: text}, checkpoint, tensors)
     problems = check(config).problems
     if problems:
@@ -130,12 +137,37 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             path.unlink()
         raise UserError(f'no config was written: {"; ".join(problems)}')
     print(
-        f'config      {show_path(config)}: {name} from {checkpoint or "scratch"}, {size} pixels, '
+        f'config      {show_path(config)}: {name} from {checkpoint or "scratch"}, {args.method}, {size} pixels, '
         f'batch {recipe["batch"]}, {recipe["epochs"]} epochs, lr {recipe["lr"]:g}'
     )
     if len(written) > 1:
         print(f'with it     {", ".join(path.name for path in written[:-1])}')
-    print(f'next        mmrm check --data {show_path(config)}, then mmrm train {show_path(config)}')
+    device, seconds = time_of(config, recipe, images)
+    print(f'time        about {clock(seconds)} of training on {device}, if reading the images does not take longer')
+    more = ' --device cpu' if device == 'cpu' else ''
+    print(f'next        mmrm check --data {show_path(config)}, then mmrm train {show_path(config)}{more}')
+
+
+def time_of(config: Path, recipe: dict, images: int) -> Tuple[str, float]:
+    """The device that would train, and the seconds of all iterations, by those of one: on the CPU of a few images."""
+    import torch
+    from mmengine.device import get_device
+    from mmengine.optim import OptimWrapper
+    from mmpretrain.structures import DataSample
+
+    from ..weights.build import build_model, load_config
+
+    device = get_device()
+    number = min(4, recipe['batch']) if device == 'cpu' else recipe['batch']
+    model = build_model(load_config(config)).to(device).train()
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.0))
+    for _ in range(2):  # the second one counts
+        start = time.monotonic()
+        inputs = list(torch.randint(0, 256, (number, 3, recipe['size'], recipe['size']), dtype=torch.uint8))
+        loss = model.train_step(dict(inputs=inputs, data_samples=[DataSample().set_gt_label(0)] * number), wrapper)
+        float(loss['loss'])  # waits for a GPU
+        seconds = time.monotonic() - start
+    return device, seconds / number * images * recipe['epochs']
 
 
 def config_path(out: Optional[str], folder: Path) -> Path:
@@ -175,11 +207,12 @@ class ImageFolder(NamedTuple):
         return [str(self.root / name) for part in self.parts.values() for names in part.values() for name in names]
 
 
-def read_folder(root: Path) -> ImageFolder:
+def read_folder(root: Path, only_classes: bool = False) -> ImageFolder:
     """Find the classes and their files.
 
     Args:
         root (Path): A folder with one folder per class, or with ``train`` and perhaps ``val`` and ``test`` like it.
+        only_classes (bool): Whether folders of these names are classes, too. Defaults to False.
 
     Raises:
         UserFileError: If it is neither.
@@ -193,17 +226,22 @@ def read_folder(root: Path) -> ImageFolder:
     root, notes = root.resolve(), []
     names = find_folders(str(root))[0]
     prefixes = {part: name for part, known in PART_NAMES.items() for name in names if name.lower() in known}
-    if 'train' not in prefixes:
+    if 'train' not in prefixes or only_classes:
         prefixes = dict(train='')
     others = [name for name in names if name not in prefixes.values() and not name.startswith('.')]
+    hint = ''
     if prefixes['train'] and others:
-        notes.append(f'next to {prefixes["train"]} there is {abbreviate(others)}, which is not used')
+        hint = (
+            f'{prefixes["train"]} is taken for the training images, so {abbreviate(others)} beside it is not used; if '
+            'it is a class, give --classes'
+        )
+        notes.append(hint)
     parts = {part: _class_files(root, prefix, notes) for part, prefix in prefixes.items()}
     train = root / prefixes['train']
     if len(parts['train']) < 2:
         raise UserFileError(
             f'{train} has {len(parts["train"])} class folders with images ({", ".join(EXTENSIONS)}), two or more are '
-            'needed: put the images of each class into a folder of its own.'
+            f'needed: put the images of each class into a folder of its own.{f" Here {hint}." if hint else ""}'
         )
     classes = tuple(parts['train'])
     for part in ('val', 'test'):
@@ -328,11 +366,15 @@ def _timm_network(name: str, size: int) -> Network:
         near = difflib.get_close_matches(base, timm.list_models(), n=3)
         hint = f' Did you mean {", ".join(f"timm/{each}" for each in near)}?' if near else ''
         raise UserValueError(f'--network timm/{name}: timm {timm.__version__} has no model {base}.{hint}')
+    images, more = torch.zeros(1, 3, size, size), ''
     model = timm.create_model(name, pretrained=False)
     model.reset_classifier(0, '')
     try:
         with torch.no_grad():
-            features = model.eval()(torch.zeros(1, 3, size, size))
+            features = model.eval()(images)
+            if features.ndim == 3:  # a plain ViT's tokens: its last map
+                more = ', features_only=True, out_indices=[-1]'
+                features = timm.create_model(name, **VIT).eval()(images)[-1]
     except Exception as error:  # whatever a network raises for a size that it does not take
         message = f'--network timm/{name} does not take images of {size} pixels: {one_line(error)}'
         raise UserValueError(message) from error
@@ -343,7 +385,7 @@ def _timm_network(name: str, size: int) -> Network:
             'needs one.'
         )
     return Network(
-        f"dict(type='TIMMBackbone', model_name={name!r})",
+        f"dict(type='TIMMBackbone', model_name={name!r}{more})",
         features.shape[1],
         name,
         adamw=any(isinstance(module, torch.nn.LayerNorm) for module in model.modules()),
@@ -418,11 +460,15 @@ def _timm_tensors(name: str, network: Network, given: Optional[dict]) -> dict:
         raise UserFileError(
             f"timm's weights of {network.timm} could not be fetched: {one_line(error)}.{OFFLINE}"
         ) from error
-    tensors = model.state_dict()
+    tensors = given or model.state_dict()
+    if 'features_only' in network.backbone:
+        wanted = timm.create_model(network.timm, **VIT).state_dict()  # of its layers, as `model`
+        return {f'backbone.timm_model.{key}': tensors[key.removeprefix('model.')] for key in wanted}
+    whole = model.state_dict()
     model.reset_classifier(0, '')
-    classifier = tensors.keys() - model.state_dict().keys()
+    classifier = whole.keys() - model.state_dict().keys()
     prefix = 'backbone.timm_model.' if name.startswith('timm/') else ''
-    return {prefix + key: value for key, value in (given or tensors).items() if key not in classifier}
+    return {prefix + key: value for key, value in tensors.items() if key not in classifier}
 
 
 # ------------------------------------------------------------------------------------------------------------ the text
@@ -436,7 +482,7 @@ custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
 data_root = {root}
 classes = {classes}
 
-# RecursiveMix is the preprocessor's batch augment; its consistency loss is the head's. omega=0 leaves that out.
+# batch_augments mixes images and labels ({methods}); omega weighs RM's consistency loss.
 model = dict(
     type='ImageClassifier',
     {start}
@@ -446,14 +492,14 @@ model = dict(
         mean={mean},
         std={std},
         to_rgb=True,
-        batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5))),
+        batch_augments={mixing}),
     backbone={backbone},
     neck=None,
     head=dict(
         type='RMConsistencyHead',
         num_classes={number},
         in_channels={channels},
-        omega=0.5,
+        omega={omega},
         loss=dict(type='CrossEntropyLoss', loss_weight=1.0)))
 
 train_pipeline = [
@@ -470,7 +516,8 @@ test_pipeline = [
 ]
 # A broken image is an error that names it; with skip_broken=True, for training, the next one takes its place.
 dataset = dict(type='RMImageFolder', data_root=data_root, metainfo=dict(classes=classes))
-loader = dict(batch_size={batch}, num_workers=4, persistent_workers=True, collate_fn=dict(type='default_collate'))
+loader = dict(
+    batch_size={batch}, num_workers={workers}, persistent_workers=True, collate_fn=dict(type='default_collate'))
 train_dataloader = dict(
     loader,
     sampler=dict(type='DefaultSampler', shuffle=True),
@@ -537,7 +584,13 @@ def config_text(folder: ImageFolder, network: Network, checkpoint: str, recipe: 
     test = 'val_dataloader'
     if 'test' in folder.parts:
         test = f'dict(\n    val_dataloader, dataset=dict(dataset, {source("test")}, pipeline=test_pipeline))'
+    augment = METHODS[recipe['method']]
+    mixing = ', '.join(f'{key}={value!r}' for key, value in (augment or {}).items())
     return TEMPLATE.format(
+        methods=', '.join(each['type'] if each else 'None' for each in METHODS.values()),
+        mixing=f'dict(augments=dict({mixing}))' if augment else None,
+        omega=0.5 if recipe['method'] == 'rm' else 0,
+        workers=min(4, cores()),
         title=title,
         file=config.name,
         stem=config.stem,

@@ -11,6 +11,7 @@ import os
 from ..utils.processes import RANK_VARIABLES, follow_parent
 
 DEVICES = ('cuda', 'cpu', 'mps')
+METHOD = 'rm'  # what mmrm init writes unless it is asked for another
 # Batch augments that init writes and compare trains, with the paper's values.
 METHODS = dict(
     none=None,
@@ -84,6 +85,9 @@ class KeyValues(argparse.Action):
             DictAction(self.option_strings, self.dest)(parser, namespace, values, option_string)
         except Exception as error:
             raise argparse.ArgumentError(self, f'{" ".join(values)}: {error}') from error
+        for key, _, value in (each.partition('=') for each in values):
+            if ' ' in value and not set(value) & set('[](),'):  # a path; mmengine would take the blanks out
+                getattr(namespace, self.dest)[key] = value
 
 
 def positive(text: str) -> int:

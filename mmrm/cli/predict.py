@@ -9,8 +9,6 @@ from ..utils.errors import UserError, UserFileError, cli, one_line
 from .options import Parser, positive
 
 UNREADABLE = 1  # exit code where an image could not be read; the others were predicted
-# What OpenCV and Pillow read.
-ENDINGS = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm', '.gif')
 
 
 @cli
@@ -76,13 +74,15 @@ def find_images(given: Sequence[str]) -> List[Path]:
     Raises:
         UserFileError: If a path does not exist, or a folder has no image.
     """
+    from ..datasets.images import EXTENSIONS
+
     found: List[Path] = []
     for each in given:
         path = Path(each).expanduser()
         if path.is_dir():
-            images = sorted(file for file in path.rglob('*') if file.suffix.lower() in ENDINGS and file.is_file())
+            images = sorted(file for file in path.rglob('*') if file.suffix.lower() in EXTENSIONS and file.is_file())
             if not images:
-                raise UserFileError(f'{path} is a folder without images ({", ".join(ENDINGS)}).')
+                raise UserFileError(f'{path} is a folder without images ({", ".join(EXTENSIONS)}).')
             found += images
         elif path.exists():
             found.append(path)

@@ -34,6 +34,7 @@ from ..utils.checkpoints import own_folder, read_checkpoint
 from ..utils.config import checkpoint_out_dir, datasets, read_config, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.processes import RANK_VARIABLES, local_rank, print_once, tells, warn
+from ..utils.saved import parse_name
 from ..weights import check_placement
 from ..weights.download import download
 from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints, weights_of_run
@@ -377,6 +378,11 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
         )
     if cfg.load_from and not cfg.resume:
         cfg.load_from = check_checkpoint(cfg.load_from)
+    saved = parse_name(Path(cfg.load_from)) if cfg.resume else None
+    length = cfg.train_cfg.get(f'max_{saved.unit}s') if saved else None
+    if length and saved.step >= length:
+        longer = f'--cfg-options train_cfg.max_{saved.unit}s={2 * saved.step}'
+        print_once(f'{saved.path} is the last checkpoint of a finished run. To train on, give more than that: {longer}')
 
 
 def checkpoint_dir(cfg: Config) -> Optional[Path]:

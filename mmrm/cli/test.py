@@ -9,6 +9,7 @@ from typing import Optional, Sequence
 from ..utils.errors import cli
 from ..utils.processes import leave
 from .options import Parser, start_process
+from .train import end_workers
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,7 +45,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         check_weights(runner.model, cfg.load_from, unused=UNUSED_IN_TEST)
         if args.out and not args.out.endswith('.json'):
             runner.test_evaluator.metrics.append(dump_results(runner.model, args.out))
-        metrics = runner.test()
+        try:
+            metrics = runner.test()
+        finally:
+            end_workers(runner)
         if runner.rank == 0:
             report_metrics(metrics, args.out)
     leave()

@@ -90,7 +90,7 @@ def train(args: argparse.Namespace) -> None:
 
 def end_workers(runner) -> None:
     """End the workers of data loaders that keep them. Python's exit would wait five seconds for each."""
-    for loop in (runner._train_loop, runner._val_loop):
+    for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
         loader = getattr(loop, 'dataloader', None)
         iterator = getattr(loader, '_iterator', None)
         if hasattr(iterator, '_shutdown_workers'):

@@ -13,6 +13,7 @@ import functools
 import os
 import types
 from contextvars import ContextVar
+from typing import Dict
 
 import torch
 import yaml
@@ -31,6 +32,7 @@ try:
 except ImportError:  # PyYAML without libyaml
     from yaml import SafeLoader  # type: ignore[assignment]
 
+MOST_VALUES = 100_000  # of a yaml file, each alias counted as what it stands for
 # The weights whose config is being read, while mmengine has no other one.
 _weights: ContextVar[str] = ContextVar('weights', default='')
 
@@ -41,6 +43,28 @@ class TagError(UserFileError):
 
 class PlainLoader(SafeLoader):
     """yaml without Python objects. A tuple is plain data, and mmengine's own ``Config.dump`` writes it with a tag."""
+
+    def construct_document(self, node: yaml.Node):
+        check_aliases(node)
+        return super().construct_document(node)
+
+
+def check_aliases(root: yaml.Node) -> None:
+    """Raise if aliases (``*name``) repeat so much that a config of them would fill the memory ("billion laughs")."""
+    sizes: Dict[int, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = MOST_VALUES  # if it contains itself
+            parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+            pairs = (part if isinstance(part, tuple) else (part,) for part in parts)
+            sizes[id(node)] = 1 + sum(size(part) for pair in pairs for part in pair)
+        if sizes[id(node)] > MOST_VALUES:
+            line = node.start_mark.line + 1
+            raise TagError(f'line {line}: with its aliases it has more than {MOST_VALUES:,} values, too many to read.')
+        return sizes[id(node)]
+
+    size(root)
 
 
 def _refuse(loader: PlainLoader, node: yaml.Node):

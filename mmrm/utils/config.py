@@ -8,7 +8,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 
 from .errors import UserError, UserFileError, UserValueError, one_line
-from .options import unknown_options
+from .options import misspelt_keys, unknown_options
 from .processes import warn
 
 PARTS = ('train', 'val', 'test')
@@ -29,6 +29,10 @@ def read_config(path: Path, options: Optional[dict] = None) -> Config:
         cfg.merge_from_dict(options or {})
     except Exception as error:
         raise UserValueError(f'--cfg-options {options} does not fit config {path}: {one_line(error)}') from error
+    for key, meant in misspelt_keys(cfg):
+        if '.' in key:
+            raise UserValueError(f'config {path}: {key} is not a setting. Did you mean {meant}?')
+        warn(f'config {path}: nothing reads {key}. Did you mean {meant}?')
     cfg.resume, cfg.load_from = bool(cfg.get('resume')), cfg.get('load_from')
     return cfg
 

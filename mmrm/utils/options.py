@@ -73,6 +73,27 @@ def unknown_options(cfg: Config, options: Dict[str, object]) -> List[str]:
     return found
 
 
+def misspelt_keys(cfg: Config) -> Iterator[Tuple[str, str]]:
+    """Keys of a config that nothing reads and that are nearly those of mmengine's Runner, its hooks and its parts.
+
+    Yields:
+        tuple[str, str]: The key, and the one that was probably meant. A key without a dot may be a variable.
+    """
+    hooks = [*(('default_hooks', name) for name in cfg.get('default_hooks') or {})]
+    hooks += [('custom_hooks', index) for index in range(len(cfg.get('custom_hooks') or []))]
+    for path in [*([part] if part else [] for part in PARTS), *hooks]:
+        node = cfg
+        for word in path:
+            node = node.get(word) if hasattr(node, 'get') else node[word]
+        if not isinstance(node, (dict, Config)):
+            continue
+        names, _ = _arguments(node, list(map(str, path)), cfg.get('default_scope'))
+        for key in node:
+            near = difflib.get_close_matches(key, sorted(names - {'tta_pipeline'}), n=1, cutoff=0.85)
+            if key not in names and near and not key.startswith(f'{near[0]}_'):
+                yield '.'.join(map(str, [*path, key])), '.'.join(map(str, [*path, near[0]]))
+
+
 def _known_up_to(cfg: Config, words: List[str]) -> Optional[Tuple[int, Set[str]]]:
     """The place of the first word that is unknown, and the names that are known there; None if all may be right."""
     node = cfg

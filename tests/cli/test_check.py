@@ -1,5 +1,7 @@
 """A config is checked without training: what would fail after days, or silently give a wrong result, is listed."""
 
+import re
+
 import pytest
 import torch
 import torchvision
@@ -8,8 +10,10 @@ from world import make_world
 
 from mmrm import cli
 from mmrm.cli.check import check
-from mmrm.utils.errors import UserFileError
-from mmrm.utils.paths import shipped
+from mmrm.utils.config import read_config
+from mmrm.utils.errors import UserFileError, UserValueError
+from mmrm.utils.options import misspelt_keys
+from mmrm.utils.paths import find_config, shipped
 
 from networks import shake  # isort: skip
 
@@ -130,7 +134,62 @@ def test_an_empty_variable_is_not_a_path(ready, monkeypatch):
         check(CELL)
 
 
+@pytest.mark.parametrize(
+    'line, problem',
+    [
+        ("load_form = 'a.pth'", 'nothing reads load_form: did you mean load_from?'),
+        ('custom_hook = [1]', 'nothing reads custom_hook: did you mean custom_hooks?'),
+        ('param_schedulers = []', 'nothing reads param_schedulers: did you mean param_scheduler?'),
+        ("custom_hooks.append(dict(type='EMAHook', begin_iter=-1))", 'custom_hooks.2: AssertionError: '),
+        ("loader = test_pipeline = classes = train = val_evaluator_small = 1\ncustom_hooks = [dict(type='EMAHook')]", None),
+    ],
+)
+def test_settings_that_nothing_reads_and_hooks_that_cannot_be_built_are_problems(tmp_path, line, problem):
+    problems = check(write_run(tmp_path, images=2, more=f'{line}\n')).problems
+    assert [each[: len(problem)] for each in problems] == [problem] if problem else problems == []
+
+
+@pytest.mark.parametrize(
+    'line, message',
+    [
+        ("default_hooks['checkpoint']['max_keep_ckpt'] = 2", 'default_hooks.checkpoint.max_keep_ckpts?'),
+        ('randomness = dict(sed=3)', 'Did you mean randomness.seed?'),
+        ("custom_hooks[0]['priorty'] = 3", 'Did you mean custom_hooks.0.priority?'),
+    ],
+)
+def test_a_misspelt_argument_is_an_error_at_once(tmp_path, line, message):
+    with pytest.raises(UserValueError, match=re.escape(message)):
+        read_config(write_run(tmp_path, images=2, more=f'{line}\n'))
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'mmdet::htc/htc_r50_fpn_1x_coco.py',
+        'mmseg::pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py',
+        'mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py',
+        'rm/resnet50_8xb64_in1k.py',
+    ],
+)
+def test_configs_of_the_toolboxes_have_no_misspelt_key(name):
+    assert list(misspelt_keys(read_config(find_config(name)))) == []
+
+
 # ------------------------------------------------------------------------------------------------------------ the data
+def test_files_of_a_folder_that_are_not_read_are_counted_by_their_ending(tmp_path, without_model):
+    config = write_run(tmp_path, images=4)
+    folder = tmp_path / 'data' / 'class0'
+    for index in range(3):
+        (folder / f'{index}.webp').write_bytes(b'')
+    (folder / 'notes.txt').touch()
+    report = check(config, images=True)
+    names = 'class0/0.webp, class0/1.webp, class0/2.webp'
+    assert report.problems == [f'{tmp_path}/data: CustomDataset skips 3 .webp files: {names}']
+    assert any('skips 1 .txt files' in fact for fact in report.facts)
+    config.write_text(config.read_text().replace('CustomDataset', 'RMImageFolder'))
+    assert not any('skips' in problem for problem in check(config, images=True).problems)
+
+
 @pytest.fixture
 def without_model(monkeypatch):
     """Building a detector takes seconds, and its data does not depend on it."""

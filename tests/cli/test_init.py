@@ -124,6 +124,13 @@ def test_folders_that_cannot_be_used_are_errors(folder):
             read_folder(wrong)
 
 
+def test_a_class_called_train_is_said_to_be_taken_for_a_split(folder):
+    (folder / 'circle').rename(folder / 'train')
+    with pytest.raises(UserFileError, match=r'train is taken for the training images, so square, stripes .* --classes'):
+        read_folder(folder)
+    assert read_folder(folder, only_classes=True).classes == ('square', 'stripes', 'train')
+
+
 def test_classes_of_validation_are_those_of_training(folder):
     into_parts(folder, train=3, val=2)
     (folder / 'val' / 'circle').rename(folder / 'val' / 'circles')
@@ -182,7 +189,7 @@ def test_network_and_size_depend_on_the_images():
     'name, message',
     [
         ('timm/resnet5', 'has no model resnet5. Did you mean timm/resnet'),
-        ('timm/vit_tiny_patch16_224', 'not a map with channels first'),
+        ('timm/swin_tiny_patch4_window7_224', 'not a map with channels first'),
         ('timm/vit_tiny_patch16_384', 'does not take images of 224 pixels'),
     ],
 )
@@ -197,12 +204,15 @@ def test_networks_that_cannot_be_used_are_errors(name, message):
 def test_a_folder_becomes_a_config_with_weights_and_lists(init, here, stand_in, monkeypatch, capsys):
     (here / 'shapes' / 'circle' / 'zero.jpg').touch()
     monkeypatch.setenv('TORCH_HOME', str(stand_in.parents[2]))
+    monkeypatch.setattr('mmrm.cli.init.cores', lambda: 2)
     code, out, error = init()
     assert code == 0, error
+    assert re.search(r'time +about .* of training on cpu', out) and 'mmrm train shapes.py --device cpu' in out
     assert f'broken      {here}/shapes/circle/zero.jpg is empty (0 bytes)' in out
     assert 'train       12 images: circle 4, square 4, stripes 4' in out and re.search(r'sizes +from \d+ x \d+', out)
-    assert 'config      shapes.py: resnet18 from torchvision://resnet18, 128 pixels' in out
+    assert 'config      shapes.py: resnet18 from torchvision://resnet18, rm, 128 pixels' in out
     cfg = Config.fromfile('shapes.py')
+    assert cfg.train_dataloader.num_workers == 2
     assert cfg.model.init_cfg == dict(type='StrictPretrained', checkpoint='torchvision://resnet18')
     assert cfg.model.head.num_classes == cfg.model.data_preprocessor.num_classes == 3
     assert cfg.val_evaluator.topk == (1,) and cfg.model.head.type == 'RMConsistencyHead'
@@ -245,9 +255,10 @@ def test_the_config_trains_and_tests_also_when_it_is_moved(init, here, tmp_path_
 
 def test_train_and_val_folders_are_read_as_they_are(init, here, folder):
     into_parts(folder, train=4, val=1)
-    code, _, error = init('--weights', 'none')
+    code, _, error = init('--weights', 'none', '--method', 'none')
     assert code == 0, error
     cfg = Config.fromfile('shapes.py')
+    assert cfg.model.data_preprocessor.batch_augments is None and cfg.model.head.omega == 0
     assert (cfg.train_dataloader.dataset.data_prefix, cfg.val_dataloader.dataset.data_prefix) == ('train', 'val')
     assert not list(here.glob('*.txt')) and cfg.model.init_cfg is None
 
@@ -277,6 +288,12 @@ def test_weights_of_timm(init, here, monkeypatch):
     torch.save(create('mobilenetv3_small_050').state_dict(), 'theirs.pth')
     code, out, error = init('--network', 'timm/mobilenetv3_small_050', '--weights', 'theirs.pth', '--out', 'mobile.py')
     assert code == 0 and 'with it     mobile_timm.pth, mobile_train.txt' in out, error
+    argv = ('--network', 'timm/vit_tiny_patch16_224', '--size', 224, '--method', 'cutmix', '--out', 'vit.py')
+    code, out, error = init(*argv)
+    assert code == 0 and 'timm/vit_tiny_patch16_224 from' in out, error
+    cfg = Config.fromfile('vit.py')
+    assert cfg.model.backbone.features_only and cfg.model.head.in_channels == 192
+    assert cfg.model.data_preprocessor.batch_augments.augments.type == 'CutMix' and cfg.model.head.omega == 0
     # what is named as in a checkpoint of mmrm's is used where it is
     (here / 'mobile.py').unlink()
     argv = ('--network', 'timm/mobilenetv3_small_050', '--weights', 'mobile_timm.pth', '--out', 'again.py')

@@ -1,5 +1,7 @@
 """A mistake of the user is one line and exit code 2, on the way into training and testing."""
 
+import multiprocessing
+
 import pytest
 import torch
 from mmengine.device import utils as device_utils
@@ -92,3 +94,42 @@ def test_a_runs_folder_stands_for_its_best_checkpoint_and_to_resume_for_its_last
     score = [line for line in of_folder.splitlines() if line.startswith('accuracy/top1')]
     assert score and score == [line for line in of_file.splitlines() if line.startswith('accuracy/top1')]
     assert best.name in of_folder
+
+
+# --------------------------------------------------------------------------------------------------- names, and the end
+def test_a_key_of_a_config_that_nothing_reads_is_warned_of_at_the_start(run, capsys):
+    run[0].write_text(run[0].read_text() + "load_form = 'a.pth'\n")
+    preflight.prepare_train(train.parser().parse_args([str(run[0]), '--work-dir', str(run[1])]))
+    assert 'nothing reads load_form. Did you mean load_from?' in capsys.readouterr().err
+
+
+def test_names_that_are_too_long_are_one_line(error, run):
+    long = 'a' * 300
+    for argv in ((f'{long}.py',), (run[0], '--work-dir', long), (run[0], '--resume', f'{long}.pth')):
+        assert long in error(train.main, *argv)
+
+
+def test_blanks_in_an_option_stay(run, tmp_path):
+    moved = tmp_path / 'my own data'
+    (tmp_path / 'data').rename(moved)
+    options = [f'{part}_dataloader.dataset.data_root={moved}' for part in ('train', 'val')]
+    argv = [str(run[0]), '--work-dir', str(run[1]), '--cfg-options', *options, 'custom_hooks.0.x=[1, 2]']
+    cfg = preflight.prepare_train(train.parser().parse_args(argv))
+    assert cfg.train_dataloader.dataset.data_root == str(moved) and cfg.custom_hooks[0].x == [1, 2]
+
+
+def test_a_resume_of_a_finished_run_says_so(trained, capsys):
+    argv = [str(trained[0]), '--work-dir', str(trained[1]), '--resume']
+    preflight.prepare_train(train.parser().parse_args(argv))
+    told = capsys.readouterr().out
+    assert 'epoch_2.pth is the last checkpoint of a finished run' in told and 'train_cfg.max_epochs=4' in told
+    preflight.prepare_train(train.parser().parse_args([*argv, '--cfg-options', 'train_cfg.max_epochs=3']))
+    assert 'finished' not in capsys.readouterr().out
+
+
+def test_the_workers_of_a_test_have_ended_before_it_exits(trained, tmp_path, monkeypatch):
+    alive = []
+    monkeypatch.setattr(test, 'leave', lambda: alive.extend(multiprocessing.active_children()))
+    options = ('test_dataloader.num_workers=1', 'test_dataloader.persistent_workers=True')
+    test.main([str(trained[0]), str(trained[1]), '--work-dir', str(tmp_path), '--cfg-options', *options])
+    assert not alive

@@ -55,7 +55,9 @@ def test_broken_images_in_a_folder_are_named_and_the_others_predicted(run, image
     photograph = tmp_path / 'photograph.jpg'
     Image.open(images[1]).resize((400, 300)).save(photograph)
     (folder / 'torn.jpg').write_bytes(photograph.read_bytes()[:4000])
-    (folder / 'notes.txt').write_text('not looked at')
+    (folder / 'notes.txt').write_text('read only where it is named')
+    code, out, err = call(capsys, run, folder / 'notes.txt', '--device', 'cpu')
+    assert code == 1 and f'error: image {folder / "notes.txt"} is no image' in err
     code, out, err = call(capsys, run, folder, '--json', '--device', 'cpu')
     found = {each['file']: each for each in json.loads(out)}
     assert code == 1 and len(found) == 4 and 'classes' in found[str(folder / 'good.png')]
@@ -96,12 +98,14 @@ def test_a_checkpoint_carries_its_config_which_is_not_executed_and_one_without_i
         (('nowhere', 'IMAGE'), 'weights nowhere do not exist'),
         (('RUN', 'no.png'), 'image no.png does not exist'),
         (('RUN', 'EMPTY'), 'is a folder without images'),
+        (('TEXT', 'IMAGE'), 'notes.txt'),
         (('RUN', 'IMAGE', '--json', 'out.txt'), 'must end in .json'),
         (('RUN', 'IMAGE', '--top', '0'), "'0' is not a whole number"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(argv, message, run, images, tmp_path, capsys):
-    known = {'RUN': run, 'IMAGE': images[0], 'EMPTY': tmp_path}
+    (tmp_path / 'notes.txt').write_text('not a checkpoint')
+    known = {'RUN': run, 'IMAGE': images[0], 'EMPTY': tmp_path, 'TEXT': tmp_path / 'notes.txt'}
     code, out, err = call(capsys, *(known.get(each, each) for each in argv), '--device', 'cpu')
     assert code == 2 and message in err and len(err.splitlines()) == 1 and not out
 

@@ -78,6 +78,20 @@ def test_the_text_of_a_yaml_config_is_refused_as_well(tmp_path):
         Config.fromstring(trap(tmp_path)[0], '.yaml')
 
 
+@pytest.mark.parametrize(
+    'text',
+    [
+        'a0: &a0 [x, x]\n' + ''.join(f'a{n}: &a{n} [{", ".join([f"*a{n - 1}"] * 9)}]\n' for n in range(1, 9)),
+        'a: &a [1, *a]\n',
+    ],
+)
+def test_aliases_that_repeat_each_other_are_refused_at_once(text, tmp_path):
+    """Expanded, the first file has a hundred million values; the second contains itself."""
+    (tmp_path / 'config.yaml').write_text(text)
+    with pytest.raises(UserFileError, match=r'config.yaml, line \d: .*more than 100,000 values'):
+        read_config(tmp_path / 'config.yaml')
+
+
 def test_plain_yaml_and_json_are_read_as_before(tmp_path, monkeypatch):
     monkeypatch.setenv('MMRM_TEST_NAME', 'resnet')
     (tmp_path / 'base.yml').write_text('optimizer: &o {lr: 1.0e-3, flag: yes, none: ~, text: "é"}\nagain: *o\n')
