@@ -62,7 +62,9 @@ def check(
     config = paths.find_config(config)
     cfg = read_config(config, options)
     report = Report([f'config      {config}'], [])
-    report.problems.extend(f'nothing reads {key}: did you mean {meant}?' for key, meant in misspelt_keys(cfg))
+    for key, meant in misspelt_keys(cfg):
+        line = f'nothing reads {key}: did you mean {meant}?'
+        report.facts.append(f'note        {line}') if '.' in key else report.problems.append(line)
     scope = cfg.get('default_scope', 'mmengine')
     if scope is not None:  # a config in pure Python has none, and mmengine's Runner sets none
         init_default_scope(scope)

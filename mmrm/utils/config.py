@@ -8,8 +8,8 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 
 from .errors import UserError, UserFileError, UserValueError, one_line
-from .options import misspelt_keys, unknown_options
-from .processes import warn
+from .options import misspelt_keys, runner_keys
+from .processes import tells, warn
 
 PARTS = ('train', 'val', 'test')
 
@@ -23,14 +23,15 @@ def read_config(path: Path, options: Optional[dict] = None) -> Config:
     except Exception as error:
         raise UserFileError(f'config {path} cannot be read: {one_line(error)}{config_line(error)}') from error
     _check_preprocessor_options(cfg, path, options or {})
-    for unknown in unknown_options(cfg, options or {}):
-        warn(unknown)
+    for part in {key.partition('.')[0] for key in options or {}} - set(cfg) - runner_keys():
+        warn(f'--cfg-options {part}: the config has no {part}. It is added; perhaps nothing reads it.')
     try:
         cfg.merge_from_dict(options or {})
     except Exception as error:
         raise UserValueError(f'--cfg-options {options} does not fit config {path}: {one_line(error)}') from error
-    for key, meant in misspelt_keys(cfg):
-        if '.' in key:
+    for key, meant in misspelt_keys(cfg) if tells() else ():
+        parent = key.rpartition('.')[0]
+        if parent and (parent in runner_keys() or parent.startswith(('default_hooks.', 'custom_hooks.'))):
             raise UserValueError(f'config {path}: {key} is not a setting. Did you mean {meant}?')
         warn(f'config {path}: nothing reads {key}. Did you mean {meant}?')
     cfg.resume, cfg.load_from = bool(cfg.get('resume')), cfg.get('load_from')

@@ -141,7 +141,10 @@ def test_an_empty_variable_is_not_a_path(ready, monkeypatch):
         ('custom_hook = [1]', 'nothing reads custom_hook: did you mean custom_hooks?'),
         ('param_schedulers = []', 'nothing reads param_schedulers: did you mean param_scheduler?'),
         ("custom_hooks.append(dict(type='EMAHook', begin_iter=-1))", 'custom_hooks.2: AssertionError: '),
-        ("loader = test_pipeline = classes = train = val_evaluator_small = 1\ncustom_hooks = [dict(type='EMAHook')]", None),
+        (
+            "loader = test_pipeline = classes = train = val_evaluator_small = 1\ncustom_hooks = [dict(type='EMAHook')]",
+            None,
+        ),
     ],
 )
 def test_settings_that_nothing_reads_and_hooks_that_cannot_be_built_are_problems(tmp_path, line, problem):

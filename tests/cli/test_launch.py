@@ -56,14 +56,6 @@ def test_a_mistyped_option_is_named(error, run, argv, message):
     assert message in error(train.main, run[0], *argv)
 
 
-def test_an_option_that_the_config_does_not_know_is_a_warning(run, capsys):
-    options = ('--work-dir', run[1], '--cfg-options', 'model.data_preprocesor.batch_augments.augments.alpha=0.3')
-    assert preflight.prepare_train(args_of(run[0], *options)).model.data_preprocesor
-    told = capsys.readouterr().err
-    assert told.startswith('warning: --cfg-options model.data_preprocesor.batch_augments.augments.alpha: the config')
-    assert 'Did you mean model.data_preprocessor.batch_augments.augments.alpha?' in told
-
-
 def test_missing_config_names_near_configs(error, tmp_path):
     message = error(train.main, 'configs/rm/resnet50_8xb64_in1.py', '--work-dir', tmp_path / 'work')
     assert 'in1.py does not exist' in message and 'configs/rm/resnet50_8xb64_in1k.py' in message
