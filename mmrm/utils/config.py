@@ -30,9 +30,6 @@ def read_config(path: Path, options: Optional[dict] = None) -> Config:
     except Exception as error:
         raise UserValueError(f'--cfg-options {options} does not fit config {path}: {one_line(error)}') from error
     for key, meant in misspelt_keys(cfg) if tells() else ():
-        parent = key.rpartition('.')[0]
-        if parent and (parent in runner_keys() or parent.startswith(('default_hooks.', 'custom_hooks.'))):
-            raise UserValueError(f'config {path}: {key} is not a setting. Did you mean {meant}?')
         warn(f'config {path}: nothing reads {key}. Did you mean {meant}?')
     cfg.resume, cfg.load_from = bool(cfg.get('resume')), cfg.get('load_from')
     return cfg

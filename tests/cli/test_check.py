@@ -1,7 +1,5 @@
 """A config is checked without training: what would fail after days, or silently give a wrong result, is listed."""
 
-import re
-
 import pytest
 import torch
 import torchvision
@@ -11,7 +9,7 @@ from world import make_world
 from mmrm import cli
 from mmrm.cli.check import check
 from mmrm.utils.config import read_config
-from mmrm.utils.errors import UserFileError, UserValueError
+from mmrm.utils.errors import UserFileError
 from mmrm.utils.options import misspelt_keys
 from mmrm.utils.paths import find_config, shipped
 
@@ -140,29 +138,12 @@ def test_an_empty_variable_is_not_a_path(ready, monkeypatch):
         ("load_form = 'a.pth'", 'nothing reads load_form: did you mean load_from?'),
         ('custom_hook = [1]', 'nothing reads custom_hook: did you mean custom_hooks?'),
         ('param_schedulers = []', 'nothing reads param_schedulers: did you mean param_scheduler?'),
-        ("custom_hooks.append(dict(type='EMAHook', begin_iter=-1))", 'custom_hooks.2: AssertionError: '),
-        (
-            "loader = test_pipeline = classes = train = val_evaluator_small = 1\ncustom_hooks = [dict(type='EMAHook')]",
-            None,
-        ),
+        ('loader = test_pipeline = classes = train = val_evaluator_small = 1', None),
     ],
 )
-def test_settings_that_nothing_reads_and_hooks_that_cannot_be_built_are_problems(tmp_path, line, problem):
+def test_settings_that_nothing_reads_are_problems(tmp_path, line, problem):
     problems = check(write_run(tmp_path, images=2, more=f'{line}\n')).problems
-    assert [each[: len(problem)] for each in problems] == [problem] if problem else problems == []
-
-
-@pytest.mark.parametrize(
-    'line, message',
-    [
-        ("default_hooks['checkpoint']['max_keep_ckpt'] = 2", 'default_hooks.checkpoint.max_keep_ckpts?'),
-        ('randomness = dict(sed=3)', 'Did you mean randomness.seed?'),
-        ("custom_hooks[0]['priorty'] = 3", 'Did you mean custom_hooks.0.priority?'),
-    ],
-)
-def test_a_misspelt_argument_is_an_error_at_once(tmp_path, line, message):
-    with pytest.raises(UserValueError, match=re.escape(message)):
-        read_config(write_run(tmp_path, images=2, more=f'{line}\n'))
+    assert problems == ([problem] if problem else [])
 
 
 @pytest.mark.parametrize(
