@@ -28,7 +28,8 @@ PLAIN_NODES |= {ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Call, ast.keyword}
 TRAINING = ('optim_wrapper', 'param_scheduler', 'default_hooks', 'custom_hooks', 'custom_imports', 'train_cfg')
 TRAINING += ('val_cfg', 'test_cfg', 'val_evaluator', 'test_evaluator', 'log_processor', 'env_cfg')
 NAMELESS = ('nms', 'soft_nms', 'RoIAlign', 'RoIPool')  # types that are functions and layers of mmcv.ops
-EVALUATED = ('type', 'dtype', 'warp_mode')  # settings that a toolbox passes to eval()
+# Settings that the toolboxes look up in a registry, pass to eval() or unpickle.
+NAMES, EVALUATED, UNPICKLED = ('type', 'norm_layer', 'collate_fn'), ('dtype', 'warp_mode'), ('tag_list',)
 _trusted = False
 
 
@@ -107,22 +108,27 @@ def check_names(settings: dict, source: str) -> None:
     found = [item for key, value in settings.items() if key not in TRAINING for item in _settings(key, key, value)]
     scopes = {'mmengine'}
     for where, key, value in found:
-        is_name = key == 'type' and '.' in str(value)
+        is_name = key in NAMES and '.' in str(value)
         if is_name or (key in ('default_scope', '_scope_') and value is not None):
             scope = str(value).split('.')[0]
             if scope not in ('mmengine', *TOOLBOXES):
                 raise refused_name(source, where, value)
             scopes.add(scope)
     current = registry.DefaultScope.get_current_instance()
-    registered = _registered(scopes | {current.scope_name if current else 'mmpretrain'})
+    registered = _registered(scopes | {'mmpretrain', current.scope_name if current else 'mmpretrain'})
     for where, key, value in found:
-        if key == 'type' and isinstance(value, str) and value.rpartition('.')[2] in registered and value.count('.') < 2:
-            continue
-        plain = not isinstance(value, str) or (key != 'type' and re.fullmatch(r'[\w.]*', value)) or value in NAMELESS
-        if (key in EVALUATED and not plain) or (key == 'trust_remote_code' and value):
+        unsafe = isinstance(value, str) and not _is_safe(key, value, registered)
+        if unsafe or (key == 'trust_remote_code' and value):
             raise refused_name(source, where, value)
-        if isinstance(value, str) and value.endswith(('.pkl', '.pickle')):  # mmengine would unpickle it
-            raise refused_name(source, where, value)
+
+
+def _is_safe(key: str, value: str, registered: Set[str]) -> bool:
+    """Whether a text in a config is neither imported nor evaluated nor names a pickle."""
+    if key in NAMES:
+        return value in NAMELESS or (value.rpartition('.')[2] in registered and value.count('.') < 2)
+    if key in EVALUATED:
+        return re.fullmatch(r'[\w.]*', value) is not None
+    return key not in UNPICKLED and not value.endswith(('pkl', 'pickle'))
 
 
 def refused_name(source: str, where: str, value: Any) -> UserFileError:

@@ -10,7 +10,7 @@ from mmrm.weights.deploy import export_network, run_file
 from networks import classifier, shake  # isort: skip
 
 FAMILIES = {
-    **{name: each for name, each in NETWORKS.items() if name not in ('ResNet with bottlenecks', 'timm RegNet')},
+    **{name: each for name, each in NETWORKS.items() if name != 'ResNet with bottlenecks'},
     'CIFAR ResNet': (dict(type='ResNet_CIFAR', depth=18, stem_channels=8, base_channels=8), 64),
     'PyramidNet': (dict(type='PyramidNetCIFAR', depth=29, alpha=24), 160),
     'CIFAR DenseNet': (dict(type='DenseNetCIFAR', arch=dict(growth_rate=4, depths=[2, 2, 2, 2], init_channels=8)), 16),

@@ -1,7 +1,6 @@
 """What is exported computes the same elsewhere, says where it comes from, and never replaces a file unasked."""
 
 import json
-import os
 
 import pytest
 import torch
@@ -138,11 +137,6 @@ def test_the_releases_of_cutmix_are_read_and_exported(tmp_path):
     'change, message',
     [
         (lambda tensors: tensors.pop('module.conv3_x.0.shortcut.0.weight'), 'not in the file: layer2.0.downsample.0'),
-        (lambda tensors: tensors.update({'module.conv6_x.0.weight': torch.ones(1)}), 'not in the network: conv6_x'),
-        (
-            lambda tensors: tensors.update({'module.conv4_x.0.residual_function.0.weight': torch.ones(32, 8, 3, 3)}),
-            'of another shape: layer3.0.conv1.weight',
-        ),
         (lambda tensors: tensors.pop('module.fc.weight'), 'no linear classifier fc'),
     ],
 )
@@ -265,13 +259,8 @@ def test_no_file_is_replaced_unasked_and_the_source_never(trained, resnet, tmp_p
         with pytest.raises(UserFileError, match=r'mine\.pth exists.*--overwrite'):
             export(trained, out)
     assert out.read_text() == 'precious'
-    before = os.umask(0o022)
-    try:
-        export_backbone(trained, out, overwrite=True)
-    finally:
-        os.umask(before)
+    export_backbone(trained, out, overwrite=True)
     assert 'conv1.weight' in tensors_of(out)
-    assert os.name != 'posix' or out.stat().st_mode & 0o777 == 0o644
     for name, message in (('a.bin', 'must end in'), ('', 'folder')):  # before the source is looked for
         with pytest.raises(UserError, match=message):
             export_backbone('no such file.pth', tmp_path / name)
@@ -311,18 +300,6 @@ def test_a_backbone_under_a_prefix_is_exported_by_its_prefix_and_not_as_somethin
             export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix=prefix)
     export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix='model.backbone')
     assert_same(tensors_of(tmp_path / 'out.pth'), resnet.backbone.state_dict())
-
-
-def test_one_of_mocos_two_encoders_is_exported_by_its_prefix_as_in_the_file(resnet, tmp_path):
-    expected = resnet.backbone.state_dict()
-    both = {**expected, 'fc.weight': torch.zeros(4, 64)}
-    tensors = {f'module.encoder_{which}.{key}': value for which in 'qk' for key, value in both.items()}
-    torch.save(dict(state_dict=tensors, epoch=200), tmp_path / 'moco.pth')
-    with pytest.raises(UserFileError, match=r"give prefix='encoder_k\.' .*others: encoder_q\."):
-        export_backbone(tmp_path / 'moco.pth', tmp_path / 'out.pth')
-    for prefix in ('module.encoder_q.', 'encoder_q'):
-        export_backbone(tmp_path / 'moco.pth', tmp_path / 'out.pth', prefix=prefix, overwrite=True)
-        assert_same(tensors_of(tmp_path / 'out.pth'), expected)
 
 
 def test_another_programs_note_in_a_safetensors_file_is_ignored(resnet, tmp_path):

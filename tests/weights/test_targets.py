@@ -23,7 +23,6 @@ NETWORKS = {
     'PVTv2': (dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[1, 1, 1, 1]), 512),
     'timm ResNet': (dict(type='TIMMBackbone', model_name='resnet18'), 512),
     'timm ConvNeXt': (dict(type='TIMMBackbone', model_name='convnext_atto'), 320),
-    'timm RegNet': (dict(type='TIMMBackbone', model_name='regnetx_002'), 368),
     'timm EfficientNet': (dict(type='TIMMBackbone', model_name='efficientnet_lite0'), 1280),
 }
 
@@ -58,7 +57,6 @@ TABLE = [
     ('timm', 'PVTv2'),
     ('timm', 'timm ResNet'),
     ('timm', 'timm ConvNeXt'),
-    ('timm', 'timm RegNet'),
     ('timm', 'timm EfficientNet'),
     ('transformers', 'ResNet'),
     ('transformers', 'narrow ResNet'),
@@ -66,7 +64,7 @@ TABLE = [
     ('transformers', 'ConvNeXt that pools first'),
     ('transformers', 'SwinTransformer'),
 ]
-SLOW = ('timm ResNet', 'timm RegNet', 'timm EfficientNet', 'ResNet with bottlenecks')  # as their like
+SLOW = ('timm ResNet', 'timm EfficientNet', 'ResNet with bottlenecks')  # as their like
 
 
 @pytest.mark.parametrize(
