@@ -164,10 +164,9 @@ def exit_failed(error) -> None:
     """Name the process that failed and exit with its code. One that is killed makes others fail."""
     rank, failure = min(error.failures.items(), key=lambda item: (item[1].exitcode != -9, item[1].timestamp))
     code = failure.exitcode
+    what = f'ended with exit code {code}; its message is above'
     if code < 0:
         what = f'was killed by {signal.Signals(-code).name}{" (out of memory?)" if code == -9 else ""}'
-    else:
-        what = f'ended with exit code {code}; its message is above'
     print(f'stopped: process {rank} of the run {what}', file=sys.stderr, flush=True)
     sys.exit(code if code > 0 else 128 - code)
 

@@ -44,12 +44,6 @@ def test_two_nodes_of_one_process_each_and_a_restart_of_both(tmp_path, environme
     assert read_checkpoint(work / 'epoch_3.pth')['meta']['iter'] == 24
 
 
-def test_train_from_another_folder(tmp_path, environment):
-    log, command = tmp_path / 'log', (sys.executable, TOOLS / 'train.py', write_run(tmp_path, epochs=1))
-    run = start(log, environment, *command, '--work-dir', tmp_path / 'work', '--device', 'cpu', cwd='/')
-    assert run.wait() == 0 and (tmp_path / 'work/epoch_1.pth').is_file(), log.read_text()[-3000:]
-
-
 @pytest.mark.parametrize(
     'script, argv, called',
     [

@@ -93,11 +93,11 @@ def test_signal(name, target, restarts, unbroken, tmp_path):
 
 
 def test_a_kill_a_restart_and_a_stop_of_one_process(tmp_path, monkeypatch):
-    """What comes before and after the launcher is done here, where everything is imported."""
+    """From another folder. What comes before and after the launcher is done here, where everything is imported."""
     monkeypatch.setenv('LOCAL_RANK', '0')
     config, work, log = write_run(tmp_path, epochs=3, images=32), tmp_path / 'work', tmp_path / 'log'
     env = dict(clean_environment(), MAX_RESTARTS='1')
-    run = start(log, env, TOOLS / 'dist_train.sh', config, 1, '--work-dir', work)
+    run = start(log, env, TOOLS / 'dist_train.sh', config, 1, '--work-dir', work, cwd='/')
     wait_for(lambda: losses(log, 2), log, run)
     (first,) = children(run.pid)
     os.kill(first, signal.SIGKILL)
