@@ -132,7 +132,7 @@ def plan(config: Path, root: Path, args: argparse.Namespace) -> list:
     for each in {each.label: each for each in args.methods}.values():
         cfg = copy.deepcopy(base)
         set_method(cfg, each)
-        text = cfg.pretty_text
+        text = f'{cfg.pretty_text.rstrip()}\n'
         for seed in dict.fromkeys(args.seeds):
             chosen = ''
             if labels is not None:
