@@ -18,6 +18,7 @@ from .options import METHODS, Parser, natural, positive
 
 OMEGA = 0.1  # of rm where the config has none: the paper's on CIFAR; on ImageNet it has 0.5
 HEAD_OPTIONS = ('omega', 'share_fc', 'roi_layers')  # of rm: those of RMConsistencyHead
+EPOCH_OPTIONS = ('first_epochs', 'last_epochs')  # of all that mix: those of MixScheduleHook
 # Heads and necks that RMConsistencyHead replaces with the same network (docs/networks.md).
 HEADS, NECK = ('LinearClsHead', 'StackedLinearClsHead'), 'GlobalAveragePooling'
 
@@ -199,21 +200,26 @@ def set_method(cfg, each: Method) -> None:
             same[0] if same else dict(augment),
             before.get('probs') if len(known) == len(same) == 1 else None,
         )
+    schedule = {}
     for key, value in each.options.items():
         if key in allowed:
             augment[key] = value
         elif key == 'prob' and augment:
             probs = float(value)
+        elif key in EPOCH_OPTIONS and augment:
+            schedule[key] = value
         elif key in HEAD_OPTIONS and each.name == 'rm':
             head[key] = value
         else:
-            more = [*allowed, *(HEAD_OPTIONS if each.name == 'rm' else ()), *(['prob'] if augment else [])]
+            more = [*allowed, *(HEAD_OPTIONS if each.name == 'rm' else ())]
+            more += ['prob', *EPOCH_OPTIONS] if augment else []
             raise UserValueError(f'{each.label}: {each.name} takes {", ".join(more) or "no options"}, not {key}.')
     mixing = dict(augments=augment) if probs is None else dict(augments=augment, probs=probs)
     preprocessor.batch_augments = mixing if augment else None
-    hooks = cfg.get('custom_hooks') or []
+    hooks = list(cfg.get('custom_hooks') or [])
     if each.name == 'rm' and not any(type_name(hook) == 'ResetHistoryHook' for hook in hooks):
-        cfg.custom_hooks = [*hooks, dict(type='ResetHistoryHook')]
+        hooks.append(dict(type='ResetHistoryHook'))
+    cfg.custom_hooks = hooks + ([dict(type='MixScheduleHook', **schedule)] if schedule else [])
 
 
 def set_test_last(cfg, config: Path) -> None:

@@ -28,6 +28,9 @@ class RMDataPreprocessor(ClsDataPreprocessor):
         *args, **kwargs: As for mmpretrain's ``ClsDataPreprocessor``.
         non_blocking (bool): Whether a copy to the device does not wait for it, with a loader's ``pin_memory``. Defaults
             to True.
+
+    Attributes:
+        mixing (bool): False leaves every batch as it is, and RM's history, too (see ``MixScheduleHook``).
     """
 
     to_rgb: bool
@@ -36,6 +39,7 @@ class RMDataPreprocessor(ClsDataPreprocessor):
     def __init__(self, *args, non_blocking: bool = True, **kwargs):
         super().__init__(*args, **kwargs)
         self._non_blocking = non_blocking
+        self.mixing = True
 
     def forward(self, data: dict, training: bool = False) -> dict:
         """Normalise, pad and augment a batch as mmpretrain does, and mark its samples with what was mixed."""
@@ -46,15 +50,18 @@ class RMDataPreprocessor(ClsDataPreprocessor):
             send_labels(samples, self.device)
         colors, holes = (_carried(samples, field) for field in (COLORS_FIELD, HOLE_FIELD))
         if colors is None and holes is None:
-            batch = super().forward(data, training)
+            batch = super().forward(data, training and self.mixing)
         else:
             inputs = self._paint(self.cast_data(data['inputs']), colors, holes)
             to_rgb, normalize = self.to_rgb, self._enable_normalize
             self.to_rgb = self._enable_normalize = False  # done already
             try:
-                batch = super().forward({**data, 'inputs': inputs}, training)
+                batch = super().forward({**data, 'inputs': inputs}, training and self.mixing)
             finally:
                 self.to_rgb, self._enable_normalize = to_rgb, normalize
+        if training and not self.mixing:
+            for sample in batch['data_samples']:
+                sample.gt_score = sample.gt_score.float()  # as RandomBatchAugment leaves them
         if training and self._mixing_augments() and batch['data_samples']:
             mix = self._take_mix()
             for sample in batch['data_samples']:
@@ -69,8 +76,8 @@ class RMDataPreprocessor(ClsDataPreprocessor):
         if self.to_onehot:
             if self.num_classes is None:
                 raise UserValueError('RMDataPreprocessor: batch_augments and to_onehot need num_classes.')
-            score = F.one_hot(label, self.num_classes)
-        if training and self.batch_augments is not None:
+            score = F.one_hot(label, self.num_classes).float()
+        if training and self.mixing and self.batch_augments is not None:
             images, score = self.batch_augments(images, score)
         return dict(inputs=images, data_samples=SampleBatch(label, score, self._take_mix() if training else None))
 

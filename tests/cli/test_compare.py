@@ -65,6 +65,16 @@ def test_a_stock_config_of_mmpretrain_becomes_one_of_each_method(tmp_path):
         planned(config, tmp_path / 'other')
 
 
+def test_mixing_is_off_in_the_epochs_that_a_method_names(tmp_path):
+    config = write_run(tmp_path, images=2)
+    cfgs = planned(config, tmp_path / 'out', '--methods', 'none', 'cutmix:last_epochs=1', 'rm', '--seeds', 0)
+    hooks = {name: [hook for hook in cfg.custom_hooks if hook.type == 'MixScheduleHook'] for name, cfg in cfgs.items()}
+    schedule = dict(type='MixScheduleHook', last_epochs=1)
+    assert hooks == {'none seed 0': [], 'cutmix:last_epochs=1 seed 0': [schedule], 'rm seed 0': []}
+    with pytest.raises(UserValueError, match='none takes no options, not last_epochs'):
+        planned(config, tmp_path / 'other', '--methods', 'none:last_epochs=1')
+
+
 def test_every_method_of_a_seed_trains_on_the_same_images_drawn_by_it(tmp_path):
     config = write_run(tmp_path, images=12)
     cfgs = planned(config, tmp_path / 'out', '--methods', 'none', 'rm', '--seeds', 0, 1, '--images-per-class', 2)

@@ -12,6 +12,8 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
 from mmengine.runner import Runner
+from mmpretrain.registry import MODELS
+from mmpretrain.structures import DataSample
 
 from mmrm.engine.hooks import ChannelsLastHook
 from mmrm.engine.hooks.random_state import get_random_state, set_random_state
@@ -169,13 +171,31 @@ def test_mixing_is_off_in_the_first_and_the_last_epochs(tmp_path):
     assert watch.mixed == {1, 2}
 
 
+@pytest.mark.parametrize('kind', ['CutMix', 'Mixup', 'RecursiveMix'])
+def test_a_preprocessor_that_does_not_mix_gives_plain_batches(kind):
+    settings = dict(num_classes=3, batch_augments=dict(augments=dict(type=kind, alpha=0.5)))
+    preprocessor = MODELS.build(dict(type='RMDataPreprocessor', **settings))
+    images, batches = torch.rand(3, 3, 8, 8), []
+    for preprocessor.mixing in (True, True, True, True, False):
+        samples = [DataSample().set_gt_label(label) for label in range(3)]
+        batch = preprocessor(dict(inputs=list(images), data_samples=samples), training=True)
+        batches.append((batch['inputs'], torch.stack([sample.gt_score for sample in batch['data_samples']])))
+    plain = [torch.equal(given, images) for given, _ in batches]
+    assert not all(plain[:-1]) and plain[-1]
+    assert torch.equal(batches[-1][1], torch.eye(3))
+
+
 @pytest.mark.parametrize(
     'schedule, settings, message',
     [
         (dict(last_epochs=-1), {}, 'last_epochs=-1 must be an integer >= 0'),
         (dict(first_epochs=1, last_epochs=2), {}, 'first_epochs=1 and last_epochs=2 leave none of 3 epochs'),
         (dict(last_epochs=1), dict(loop=dict(by_epoch=False, max_iters=4)), 'counts epochs'),
-        (dict(last_epochs=1), dict(model_settings=dict(augments=dict(type='Mixup', alpha=1.0))), 'no RecursiveMix'),
+        (
+            dict(last_epochs=1),
+            dict(model_settings=dict(preprocessor='ClsDataPreprocessor')),
+            'there is no RMDataPreprocessor with batch_aug',
+        ),
     ],
 )
 def test_a_schedule_that_cannot_be_is_named(schedule, settings, message, tmp_path):

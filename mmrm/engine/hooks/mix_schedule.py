@@ -1,18 +1,19 @@
-"""RecursiveMix in some epochs only."""
+"""Mixing in some epochs only."""
 
 from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop
 
-from ...models.data_preprocessor import recursive_mixes
+from ...models.data_preprocessor import RMDataPreprocessor, augments_of
 from ...utils.errors import UserValueError
 
 
 @HOOKS.register_module()
 class MixScheduleHook(Hook):
-    """Switches RecursiveMix off in the first and the last epochs of a run.
+    """Switches RecursiveMix, or any other batch augment, off in the first and the last epochs of a run.
 
-    Off, a batch stays as it is and the history is left alone. Whether an epoch mixes depends on its number only, so a
+    Off, a batch stays as it is and RM's history is left alone. Whether an epoch mixes depends on its number only, so a
     resumed run continues as it would have.
 
     Args:
@@ -29,8 +30,9 @@ class MixScheduleHook(Hook):
     def before_train(self, runner) -> None:
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
             raise UserValueError('MixScheduleHook counts epochs: it needs train_cfg=dict(by_epoch=True, ...).')
-        if not recursive_mixes(runner.model):
-            raise UserValueError('MixScheduleHook: there is no RecursiveMix in batch_augments.')
+        preprocessor = _preprocessor(runner)
+        if not isinstance(preprocessor, RMDataPreprocessor) or not augments_of(preprocessor):
+            raise UserValueError('MixScheduleHook: there is no RMDataPreprocessor with batch_augments.')
         if self.first_epochs + self.last_epochs >= runner.max_epochs:
             raise UserValueError(
                 f'MixScheduleHook: first_epochs={self.first_epochs} and last_epochs={self.last_epochs} leave none of '
@@ -38,6 +40,10 @@ class MixScheduleHook(Hook):
             )
 
     def before_train_epoch(self, runner) -> None:
-        enabled = self.first_epochs <= runner.epoch < runner.max_epochs - self.last_epochs
-        for augment in recursive_mixes(runner.model):
-            augment.enabled = enabled
+        last = runner.max_epochs - self.last_epochs
+        _preprocessor(runner).mixing = self.first_epochs <= runner.epoch < last
+
+
+def _preprocessor(runner):
+    model = runner.model
+    return (model.module if is_model_wrapper(model) else model).data_preprocessor
