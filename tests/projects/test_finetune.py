@@ -1,0 +1,71 @@
+"""The protocol of the fine-tuning study: what the pilots try, what is chosen, what a run is asked for."""
+
+import json
+
+import pytest
+from mmengine.config import Config
+
+from mmrm.cli import compare
+from projects.finetune import protocol, run
+from projects.finetune.protocol import CELLS, METHODS, PILOT, name
+
+
+def all_pilots(method, score):
+    """Every pilot of a method, in the order in which they come, if a setting's accuracy is ``score(setting)``."""
+    found = {}
+    while True:
+        waiting = [setting for setting in protocol.pilots(method, found) if name(setting) not in found]
+        if not waiting:
+            return found
+        found.update({name(setting): score(setting) for setting in waiting})
+
+
+@pytest.mark.parametrize('method', METHODS)
+@pytest.mark.parametrize('sign', [1, -1])
+def test_every_method_has_six_pilots_and_the_best_is_chosen(method, sign):
+    found = all_pilots(method, lambda setting: sign * sum(setting.values()))
+    assert len(found) == 6
+    assert found[name(protocol.chosen(method, found))] == max(found.values())
+
+
+def test_a_change_that_makes_rm_worse_is_not_kept():
+    def score(setting):
+        return -abs(setting['lr'] - 0.015) - (setting['prob'] < 1) + (setting['omega'] > 0.1)
+
+    found = all_pilots('rm', score)
+    assert protocol.chosen('rm', found) == dict(lr=0.015, prob=1, omega=0.5)
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_mmrm_compare_takes_every_setting(method, tmp_path):
+    args = compare.build_parser().parse_args
+    setting = dict(protocol.START[method], lr=0.015, **({} if method == 'none' else dict(plain_end=1)))
+    for cell in (PILOT, CELLS['50x45']):
+        parsed = args(['config.py', *protocol.arguments(method, setting, cell)])
+        cfg = Config.fromfile(run.HERE / 'configs' / 'pets.py')
+        cfg.merge_from_dict(parsed.cfg_options)
+        compare.set_method(cfg, parsed.methods[0])
+        schedule = [hook.last_epochs for hook in cfg.custom_hooks if hook.type == 'MixScheduleHook']
+        assert schedule == ([] if method == 'none' else [2 if cell is PILOT else 5])
+        assert cfg.param_scheduler[1].end == cfg.train_cfg.max_epochs == cell.epochs
+        assert ('pilot' in cfg.train_dataloader.dataset.ann_file) == (cell is PILOT)
+
+
+def test_nothing_is_tested_before_all_pilots_are_done(tmp_path, capsys):
+    file = tmp_path / 'results.jsonl'
+    rows = [
+        dict(cell='pilot', method=method, setting=setting, seed=seed, top1=top1, hours=0.1, fingerprint='x')
+        for method in METHODS[:-1]
+        for setting, top1 in all_pilots(method, lambda setting: sum(setting.values())).items()
+        for seed in PILOT.seeds
+    ]
+    file.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    with pytest.raises(SystemExit):
+        run.main(['test', '--results', str(file)])
+    assert 'rm: not all pilots are done' in capsys.readouterr().err
+
+
+def test_published_results_belong_to_the_protocol():
+    for row in run.read_results():
+        cell = PILOT if row['cell'] == 'pilot' else CELLS[row['cell']]
+        assert row['seed'] in cell.seeds
