@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import mmrm.models  # noqa: F401  isort: skip
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -27,7 +28,8 @@ def added_work(number: int, size: int, classes: int, channels: int, stride: int 
     """The parts of a step that RM adds or replaces, each a function to time.
 
     ``mixing``; ``pooling with RM``, the mean of the map and the region, KL, backward to the map, and the update of
-    ``fc_roi``; ``pooling``, what a baseline does in its place: the mean of the map, and backward to the map.
+    ``fc_roi``; both also with a box per sample; ``pooling``, what a baseline does in its place: the mean of the map,
+    and backward to the map.
     """
     rm, consistency = RecursiveMix(alpha=0.5), Consistency(channels, classes, omega=0.5)
     images, labels = torch.randn(number, 3, size, size), F.one_hot(torch.randint(0, classes, (number,)), classes)
@@ -40,11 +42,21 @@ def added_work(number: int, size: int, classes: int, channels: int, stride: int 
     side = int(size * 0.5)  # lambda 0.25, the mean of U(0, 0.5)
     box = Box(size // 4, size // 4, size // 4 + side, size // 4 + side)
 
+    each = RecursiveMix(alpha=0.5, per_sample=True)
+
     def mixing():
         rm.mix(images, labels)
 
-    def pooling_with_rm():
-        mix = Mix(0.25, number, box, (size, size), history)
+    def mixing_each():
+        each.mix(images, labels)
+
+    boxes, lams = np.tile(box, (number, 1)), torch.full((number,), 0.25)
+
+    def pooling_each():
+        pooling_with_rm(dict(boxes=boxes, lams=lams))
+
+    def pooling_with_rm(more=None):
+        mix = Mix(0.25, number, box, (size, size), history, **(more or {}))
         mean, region = pool(features, mix)
         torch.autograd.backward([mean, consistency(mix, region, logits)], [gradient, torch.ones(())])
         features.grad = None
@@ -55,12 +67,19 @@ def added_work(number: int, size: int, classes: int, channels: int, stride: int 
         F.adaptive_avg_pool2d(features, 1).flatten(1).backward(gradient)
         features.grad = None
 
-    return {'mixing': mixing, 'pooling with RM': pooling_with_rm, 'pooling': pooling}
+    return {
+        'mixing': mixing,
+        'mixing, a box per sample': mixing_each,
+        'pooling with RM': pooling_with_rm,
+        'pooling with RM, a box per sample': pooling_each,
+        'pooling': pooling,
+    }
 
 
-def added_seconds(seconds: dict) -> list:
+def added_seconds(seconds: dict, suffix: str = '') -> list:
     """What RM adds in all, in each round: its own work without the pooling that a baseline has, too."""
-    return [a + b - c for a, b, c in zip(seconds['mixing'], seconds['pooling with RM'], seconds['pooling'])]
+    parts = (seconds[f'mixing{suffix}'], seconds[f'pooling with RM{suffix}'], seconds['pooling'])
+    return [mixing + pooling - baseline for mixing, pooling, baseline in zip(*parts)]
 
 
 def main() -> None:
@@ -75,7 +94,9 @@ def main() -> None:
     step = efficiency.stepper(cfg, args.batch, (args.size, args.size))
     seconds = interleaved(dict(step=step, **parts), args.rounds)
     rows = []
-    timed = {**{part: seconds[part] for part in parts}, 'RM in all, without the third': added_seconds(seconds)}
+    timed = {part: seconds[part] for part in parts}
+    timed['RM in all, without the last'] = added_seconds(seconds)
+    timed['the same, a box per sample'] = added_seconds(seconds, ', a box per sample')
     for name, values in timed.items():
         middle, low, high = ratio(values, seconds['step'])
         rows.append([name, milliseconds(values, 2), f'{middle:.3%} ({low:.3%} to {high:.3%})'])

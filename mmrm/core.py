@@ -68,6 +68,20 @@ def sample_box(lam: float, height: int, width: int, rng: Any) -> Box:
     return Box(max(x - half_w, 0), max(y - half_h, 0), min(x + half_w, width), min(y + half_h, height))
 
 
+def sample_boxes(alpha: float, number: int, height: int, width: int, rng: Any) -> np.ndarray:
+    r"""Draw :math:`\lambda` and a box as above for each of ``number`` images: rows x1, y1, x2, y2, ``(number, 4)``."""
+    ratio = np.sqrt(rng.uniform(0, alpha, number))
+    half_w, half_h = (width * ratio).astype(int) // 2, (height * ratio).astype(int) // 2
+    x, y = rng.randint(width, size=number), rng.randint(height, size=number)
+    corners = [np.maximum(x - half_w, 0), np.maximum(y - half_h, 0)]
+    return np.stack([*corners, np.minimum(x + half_w, width), np.minimum(y + half_h, height)], axis=1)
+
+
+def box_shares(boxes: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The share of the image that each box covers, float32, shape ``(N, )``."""
+    return ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) / (height * width)).astype(np.float32)
+
+
 def resize_fill(images: torch.Tensor, history: torch.Tensor, box: Box, interpolation: str = 'nearest') -> None:
     """Resize whole historical images to ``box`` and write them there, sample by sample, in place.
 
@@ -85,6 +99,53 @@ def resize_fill(images: torch.Tensor, history: torch.Tensor, box: Box, interpola
         history[:count], size, mode=interpolation, align_corners=True if interpolation == 'bilinear' else None
     )
     images[:count, :, box.y1 : box.y2, box.x1 : box.x2] = patch.nan_to_num(0.0, 0.0, 0.0)
+
+
+def resize_fill_each(
+    images: torch.Tensor, history: torch.Tensor, boxes: np.ndarray, interpolation: str = 'nearest'
+) -> None:
+    """:func:`resize_fill` with a box for each sample, rows of ``boxes``, which may be empty; the same pixels."""
+    count = len(boxes)
+    (rows, in_rows), (columns, in_columns) = (
+        _source_pixels(boxes[:, axis], boxes[:, axis + 2], images, history, 3 - axis, interpolation) for axis in (1, 0)
+    )
+    linear = interpolation == 'bilinear'
+    patch = _take(_take(history[:count], rows, 2, linear), columns, 3, linear).nan_to_num(0.0, 0.0, 0.0)
+    inside = in_rows[:, None, :, None] & in_columns[:, None, None, :]
+    images[:count] = torch.where(inside, patch, images[:count])
+
+
+def _source_pixels(
+    start: np.ndarray, stop: np.ndarray, images: torch.Tensor, history: torch.Tensor, axis: int, interpolation: str
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Where each pixel of an axis comes from in the history, and whether it lies in the box, shape ``(count, size)``.
+
+    In float32, as the operator computes it.
+    """
+    size, source = images.shape[axis], history.shape[axis]
+    length = (stop - start)[:, None].astype(np.float32)
+    target = np.arange(size) - start[:, None]
+    with np.errstate(divide='ignore', invalid='ignore'):  # of empty boxes, and of aligned corners one pixel apart
+        if interpolation == 'bilinear':
+            at = target.astype(np.float32) * np.where(length > 1, np.float32(source - 1) / (length - 1), np.float32(0))
+        else:
+            at = np.floor(target.astype(np.float32) * (np.float32(source) / length))
+    inside = (target >= 0) & (target < length)
+    at = np.where(inside, np.clip(at, 0, source - 1), 0).astype(np.float32)
+    return to_device(at, images.device), to_device(inside, images.device)
+
+
+def _take(images: torch.Tensor, at: torch.Tensor, axis: int, linear: bool) -> torch.Tensor:
+    """Rows (axis 2) or columns (axis 3) of each image at positions ``(N, size)``; ``linear``: between two pixels."""
+    at = at[:, None, :, None] if axis == 2 else at[:, None, None, :]
+    sizes = [*images.shape]
+    sizes[axis] = at.shape[axis]
+    low = at.long()
+    first = images.gather(axis, low.expand(sizes))
+    if not linear:
+        return first
+    second = images.gather(axis, (low + 1).clamp(max=images.shape[axis] - 1).expand(sizes))
+    return torch.lerp(first, second, (at - low).to(first))
 
 
 def mix_labels(scores: torch.Tensor, history: torch.Tensor, lam: Union[float, torch.Tensor]) -> torch.Tensor:
@@ -114,9 +175,10 @@ class Mix:
     iteration to the next, and neither a device nor a compiled graph has to wait for a tensor.
 
     Args:
-        lam: The share of the historical image in each mixed sample, 0 if nothing was mixed.
+        lam: The share of the historical image in each mixed sample, 0 if nothing was mixed; with a box per sample their
+            mean.
         count: How many samples, the first ones of the batch, were mixed.
-        box: Where, in pixels of the image.
+        box: Where, in pixels of the image; with a box per sample empty.
         image_size: Height and width of the image in pixels.
         historical_prediction: Softmax (of several labels: sigmoid) of the historical iteration, ``(M, num_classes)``,
             float32, or None if that iteration was never answered.
@@ -124,6 +186,8 @@ class Mix:
         map_size: Height and width of this iteration's feature map, once the loss has seen it.
         share: The mean of ``lam`` over the batch, a scalar. None: as ``lam`` and ``count`` say.
         weights: :func:`pool_weights` of the box. None, or of another size than the map: made when they are needed.
+        boxes: With a box per sample: rows x1, y1, x2, y2, shape ``(N, 4)``, empty where nothing was mixed.
+        lams: With a box per sample: the share in each, shape ``(N, )``.
     """
 
     lam: float
@@ -135,6 +199,19 @@ class Mix:
     map_size: Optional[Tuple[int, int]] = None
     share: Optional[torch.Tensor] = None
     weights: Optional[torch.Tensor] = None
+    boxes: Optional[np.ndarray] = None
+    lams: Optional[torch.Tensor] = None
+
+    @property
+    def drawn(self) -> Any:
+        """The box, or the boxes, for :func:`pool_weights`."""
+        return self.box if self.boxes is None else self.boxes
+
+    def of_sample(self, index: int) -> Tuple[float, Box]:
+        """The share and the box of one sample."""
+        height, width = self.image_size
+        box = self.box if self.boxes is None else Box(*self.boxes[index].tolist())
+        return (box.area / (height * width), box) if self.lam and index < self.count else (0.0, Box(0, 0, 0, 0))
 
     def answer(self, logits: torch.Tensor, multi_label: bool = False) -> None:
         """Give this iteration its prediction: the softmax of ``logits``, shape ``(N, num_classes)``, detached.
@@ -176,9 +253,9 @@ def _version(tensor: torch.Tensor) -> int:
 class RecursiveMix:
     r"""Mix every batch with the mixed batch before it.
 
-    The whole historical image, resized, fills a box of the current one. One box serves the whole batch, sample ``i`` is
-    paired with sample ``i`` of the history. The images that are given stay as they are; the mixed ones are new and
-    become the history without a copy.
+    The whole historical image, resized, fills a box of the current one. One box serves the whole batch, unless
+    ``per_sample`` draws one for each; sample ``i`` is paired with sample ``i`` of the history. The images that are
+    given stay as they are; the mixed ones are new and become the history without a copy.
 
     Args:
         alpha: :math:`\lambda \sim U(0, \alpha)`, in (0, 1].
@@ -186,6 +263,7 @@ class RecursiveMix:
         num_classes: Number of classes, needed only if :meth:`mix` gets integer labels.
         rng: Where :math:`\lambda` and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
         prob: How often a batch is mixed, in [0, 1]. Else it stays as it is, and the history, too.
+        per_sample: Whether each sample has a :math:`\lambda` and a box of its own. The paper has one per batch.
 
     Attributes:
         enabled: False switches mixing off, as for the last epochs: batches stay as they are, and the history, too.
@@ -198,6 +276,7 @@ class RecursiveMix:
         num_classes: Optional[int] = None,
         rng: Any = None,
         prob: float = 1.0,
+        per_sample: bool = False,
         *,
         history: bool = True,
     ):
@@ -211,6 +290,8 @@ class RecursiveMix:
             raise TypeError(f'RecursiveMix: rng={rng!r} must be None or an np.random.RandomState.')
         if isinstance(prob, bool) or not isinstance(prob, (int, float)) or not 0 <= prob <= 1:
             raise ValueError(f'RecursiveMix: prob={prob!r} must be a number in [0, 1].')
+        if not isinstance(per_sample, bool):
+            raise TypeError(f'RecursiveMix: per_sample={per_sample!r} must be True or False.')
         if history is not True:  # the way to ask for the ablation "RS" in version 0.1
             raise ValueError(
                 f'RecursiveMix: history={history!r} is gone. The ablation "RS" has its own class: '
@@ -221,6 +302,7 @@ class RecursiveMix:
         self.num_classes = num_classes
         self.rng = rng
         self.prob = prob
+        self.per_sample = per_sample
         self.enabled = True
         self._history: Optional[_History] = None
         self._mix: Optional[Mix] = None
@@ -297,22 +379,38 @@ class RecursiveMix:
             return images, scores, Mix(0.0, 0, Box(0, 0, 0, 0), (height, width), share=share)  # the history stays
         images = images.detach().clone()
         past = self._valid_history(images, scores)
-        box = Box(0, 0, 0, 0) if past is None else sample_box(sample_lambda(self.alpha, rng), height, width, rng)
-        mix = Mix(0.0, 0, box, (height, width))
-        if past is not None and box.area:
-            mix.lam = box.area / (height * width)  # of the box as clipped
-            mix.count = min(len(images), len(past.images))
+        mix = Mix(0.0, 0, Box(0, 0, 0, 0), (height, width))
+        if past is not None:
+            self._draw(mix, len(images), min(len(images), len(past.images)), rng)
+        if past is not None and mix.lam:
             if past.mix.prediction is not None:
                 # A copy: as the output of a compiled step it is overwritten by the next one (CUDA graphs).
                 mix.historical_prediction = past.mix.prediction.clone()
             if past.mix.map_size is not None and past.mix.image_size == mix.image_size:
-                mix.weights = to_device(pool_weights(box, mix.image_size, past.mix.map_size), images.device)
-            resize_fill(images, past.images.to(images), box, self.interpolation)
-            scores = mix_labels(scores, past.scores.to(scores), mix.lam)
+                mix.weights = to_device(pool_weights(mix.drawn, mix.image_size, past.mix.map_size), images.device)
+            if mix.boxes is None:
+                resize_fill(images, past.images.to(images), mix.box, self.interpolation)
+                scores = mix_labels(scores, past.scores.to(scores), mix.lam)
+            else:
+                mix.lams = to_device(box_shares(mix.boxes, height, width), images.device)
+                resize_fill_each(images, past.images.to(images), mix.boxes[: mix.count], self.interpolation)
+                scores = mix_labels(scores, past.scores.to(scores), mix.lams[: mix.count])
         mix.share = torch.full((), mix.lam * mix.count / max(len(images), 1), device=images.device)
         kept = images.clone() if self._copy_images else images
         self._history = _History(kept, scores.clone(), mix)
         return images, scores, mix
+
+    def _draw(self, mix: Mix, number: int, count: int, rng: Any) -> None:
+        """Draw what is mixed into the first ``count`` of ``number`` samples. The share is that of the clipped box."""
+        height, width = mix.image_size
+        if self.per_sample:
+            mix.boxes = np.zeros((number, 4), np.int64)
+            mix.boxes[:count] = sample_boxes(self.alpha, count, height, width, rng)
+            mix.lam = float(box_shares(mix.boxes[:count], height, width).mean()) if count else 0.0
+        else:
+            mix.box = sample_box(sample_lambda(self.alpha, rng), height, width, rng)
+            mix.lam = mix.box.area / (height * width)
+        mix.count = count if mix.lam else 0
 
     def __call__(self, batch_input: torch.Tensor, batch_score: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
         """:meth:`mix` as mmpretrain calls a batch augment and timm its ``mixup_fn``; :meth:`take_mix` has the mix."""
@@ -378,54 +476,60 @@ class RecursiveMix:
         return f'{type(self).__name__}(alpha={self.alpha}, interpolation={self.interpolation!r})'
 
 
-def roi_weights(start: float, stop: float, scale: float, size: int) -> np.ndarray:
-    """The weights that 1x1 RoIAlign gives to the cells of one axis, float32, shape ``(size, )``.
+def roi_weights(start: np.ndarray, stop: np.ndarray, scale: float, size: int) -> np.ndarray:
+    """The weights that 1x1 RoIAlign gives to the cells of one axis, float32, shape ``(N, size)``, for N boxes.
 
     One bin, ``aligned=True`` and adaptive sampling: the bin is sampled at ``ceil(length)`` points, each interpolated
-    linearly between two cells. The mean is separable, so an axis needs no knowledge of the other one. The box covers
-    the pixels from ``start`` to before ``stop``; the axis has ``size`` cells, ``scale`` of them per pixel.
+    linearly between two cells. The mean is separable, so an axis needs no knowledge of the other one. A box covers the
+    pixels from ``start`` to before ``stop``, shape ``(N, )``; the axis has ``size`` cells, ``scale`` of them per pixel.
     """
     # In float32, as the operator computes it: the number of sampling points jumps where a length rounds to an integer.
     cells, half = np.float32(scale), np.float32(0.5)
-    first = np.float32(start) * cells - half
-    length = np.float32(stop) * cells - half - first
-    points = max(math.ceil(length), 1)
-    at = first + (np.arange(points, dtype=np.float32) + half) * (length / np.float32(points))
-    inside = (at >= -1) & (at <= size)
+    first = start.astype(np.float32)[:, None] * cells - half
+    length = stop.astype(np.float32)[:, None] * cells - half - first
+    points = np.maximum(np.ceil(length), np.float32(1))
+    point = np.arange(points.max(initial=1), dtype=np.float32)
+    at = first + (point + half) * (length / points)
+    box, inside = np.indices(at.shape)[0], (at >= -1) & (at <= size) & (point < points)
     at = np.clip(at, 0, size - 1)
     low = at.astype(np.int64)
     high = np.minimum(low + 1, size - 1)
     fraction = at - low
-    weights = np.zeros(size, np.float32)
-    np.add.at(weights, low[inside], (1 - fraction)[inside])
-    np.add.at(weights, high[inside], fraction[inside])
-    return weights / np.float32(points)
+    weights = np.zeros((len(start), size), np.float32)
+    np.add.at(weights, (box[inside], low[inside]), (1 - fraction)[inside])
+    np.add.at(weights, (box[inside], high[inside]), fraction[inside])
+    return weights / points
 
 
-def pool_weights(box: Box, image_size: Tuple[int, int], map_size: Tuple[int, int]) -> np.ndarray:
+def pool_weights(box: Any, image_size: Tuple[int, int], map_size: Tuple[int, int]) -> np.ndarray:
     """What each cell of a map counts in two means, that of the whole map and 1x1 RoIAlign of ``box``: ``(2, h, w)``.
 
     Equal to RoIAlign (``aligned=True``, ``sampling_ratio=-1``) where the map's two scales agree; where they differ,
-    rows and columns have a scale each. The box is in pixels of the image; sizes are (height, width).
+    rows and columns have a scale each. The box is in pixels of the image; sizes are (height, width). For boxes
+    ``(N, 4)`` the weights are ``(N, 2, h, w)``.
     """
     height, width = map_size
-    rows = roi_weights(box.y1, box.y2, height / image_size[0], height)
-    columns = roi_weights(box.x1, box.x2, width / image_size[1], width)
-    return np.stack([np.full((height, width), 1 / (height * width), np.float32), np.outer(rows, columns)])
+    x1, y1, x2, y2 = np.atleast_2d(box).T
+    rows = roi_weights(y1, y2, height / image_size[0], height)
+    columns = roi_weights(x1, x2, width / image_size[1], width)
+    region = rows[:, :, None] * columns[:, None, :]
+    weights = np.stack([np.full_like(region, 1 / (height * width)), region], axis=1)
+    return weights[0] if isinstance(box, Box) else weights
 
 
 def weighted_means(feature_map: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Means of a map, shape ``(N, C, h, w)``, by weights ``(K, h, w)``, in one pass: ``(N, K, C)``, float32 at least.
 
-    One product, whose backward pass makes one gradient map, in the map's own memory format.
+    Weights of each sample are ``(N, K, h, w)``. One product, whose backward pass makes one gradient map, in the map's
+    own memory format.
     """
     kind = feature_map.device.type
     with torch.autocast(kind, enabled=False) if _has_autocast(kind) else nullcontext():
         cells = feature_map.flatten(2).to(torch.promote_types(feature_map.dtype, torch.float32))
-        weights = weights.flatten(1).to(cells)
+        weights = weights.flatten(-2).to(cells)
         if feature_map.stride(1) == 1:  # channels last
             return weights @ cells.transpose(1, 2)
-        return (cells @ weights.t()).transpose(1, 2)
+        return (cells @ weights.transpose(-2, -1)).transpose(1, 2)
 
 
 def _has_autocast(kind: str) -> bool:
@@ -455,14 +559,16 @@ def pool(feature_map: torch.Tensor, mix: Optional[Mix] = None) -> Tuple[torch.Te
 
 
 def _region(feature_map: torch.Tensor, mix: Mix) -> torch.Tensor:
-    return weighted_means(feature_map[: mix.count], _weights_of(mix, feature_map)[1:])[:, 0]
+    weights = _weights_of(mix, feature_map)
+    weights = weights[1:] if mix.boxes is None else weights[: mix.count, 1:]
+    return weighted_means(feature_map[: mix.count], weights)[:, 0]
 
 
 def _weights_of(mix: Mix, feature_map: torch.Tensor) -> torch.Tensor:
     height, width = feature_map.shape[-2:]
-    if mix.weights is not None and mix.weights.shape[1:] == (height, width):
+    if mix.weights is not None and mix.weights.shape[-2:] == (height, width):
         return mix.weights.to(feature_map.device)
-    return to_device(pool_weights(mix.box, mix.image_size, (height, width)), feature_map.device)
+    return to_device(pool_weights(mix.drawn, mix.image_size, (height, width)), feature_map.device)
 
 
 def to_device(values: Union[np.ndarray, torch.Tensor], device: torch.device) -> torch.Tensor:
@@ -525,8 +631,13 @@ def consistency_loss(
         region = _region(features, mix) if features.ndim == 4 else features
         history = mix.historical_prediction[: mix.count].to(logits.device)
         compare = binary_kl_divergence if multi_label else kl_divergence
-        kl = compare(history, fc_roi(region.to(fc_roi.weight.device, fc_roi.weight.dtype))).mean()
-        loss, kl = omega * share * kl, kl.detach()  # the share counts samples that were not mixed as 0
+        each = compare(history, fc_roi(region.to(fc_roi.weight.device, fc_roi.weight.dtype)))
+        kl = each.mean()
+        if mix.lams is None:
+            loss = omega * share * kl  # the share counts samples that were not mixed as 0
+        else:
+            loss = omega * (mix.lams[: mix.count].to(each) * each).sum() / len(logits)
+        kl = kl.detach()
     else:
         # By a forward and a backward pass: where FSDP shards the layer, its weight is complete only there, and it
         # exchanges gradients in the order of the backward pass, which must be that of the other processes.

@@ -75,6 +75,7 @@ class RecursiveMixModel(nn.Module):
             has it, or as many as leave a grid of the image's aspect ratio.
         rng: Where :math:`\lambda` and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
         prob: How often a batch is mixed, in [0, 1].
+        per_sample: Whether each sample has a box of its own; the paper has one per batch.
 
     Attributes:
         enabled: False switches mixing off, as for the last epochs. The history stays as it is.
@@ -100,6 +101,7 @@ class RecursiveMixModel(nn.Module):
         prefix_tokens: Optional[int] = None,
         rng: Any = None,
         prob: float = 1.0,
+        per_sample: bool = False,
         loss: Optional[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = None,
         multi_label: bool = False,
     ):
@@ -131,7 +133,7 @@ class RecursiveMixModel(nn.Module):
                 f'RecursiveMixModel: num_classes={num_classes}, but {type(module).__name__} gives '
                 f'{self.num_classes} logits: leave num_classes out, or build the network with it.'
             )
-        self.rm = RecursiveMix(alpha, interpolation, self.num_classes, rng, prob)
+        self.rm = RecursiveMix(alpha, interpolation, self.num_classes, rng, prob, per_sample)
         device = next((p.device for p in module.parameters()), None)
         self.consistency = Consistency(self.in_channels, self.num_classes, omega, multi_label).to(device)
         self.loss = loss.to(device) if isinstance(loss, nn.Module) else loss

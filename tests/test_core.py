@@ -85,6 +85,73 @@ def test_prob_is_how_often_a_batch_is_mixed():
     assert all(never.mix(*batch())[2].lam == 0 for _ in range(5)) and never._history is None
 
 
+# ---------------------------------------------------------------------------------------------------- a box per sample
+@pytest.mark.parametrize('interpolation', core.INTERPOLATIONS)
+def test_a_box_per_sample_fills_and_labels_each_sample_as_its_box_alone_would(interpolation):
+    rm = RecursiveMix(0.9, interpolation, num_classes=5, rng=np.random.RandomState(2), per_sample=True)
+    given = None
+    for number, size in ((6, (16, 12)), (6, (16, 12)), (4, (9, 20)), (6, (16, 12)), (6, (5, 7))):
+        images, labels = torch.rand(number, 3, *size), torch.randint(5, (number,))
+        past, (x, y, mix) = given, rm.mix(images, labels)
+        given = x, y
+        if past is None:
+            continue
+        assert mix.count == min(number, len(past[0])) and mix.lam == pytest.approx(float(mix.lams[: mix.count].mean()))
+        for index in range(number):
+            lam, box = mix.of_sample(index)
+            expected = images[index : index + 1].clone()
+            if lam:
+                core.resize_fill(expected, past[0][index : index + 1], box, interpolation)
+            assert torch.equal(x[index], expected[0]) or (
+                interpolation == 'bilinear' and torch.allclose(x[index], expected[0], atol=1e-6)
+            )
+            label = F.one_hot(labels[index], 5).float()
+            assert torch.allclose(y[index], label if lam == 0 else lam * past[1][index] + (1 - lam) * label, atol=1e-6)
+            assert float(mix.lams[index]) == pytest.approx(lam)
+    assert len({mix.of_sample(index) for index in range(4)}) > 1
+
+
+def test_a_box_per_sample_in_batches_of_one_is_the_plain_method():
+    torch.manual_seed(0)
+    one, other = (
+        RecursiveMix(1.0, num_classes=5, rng=np.random.RandomState(3), per_sample=each) for each in (False, True)
+    )
+    consistency = Consistency(8, 5, omega=0.7)
+    for _ in range(8):
+        images, labels = batch(1)
+        features, logits = torch.randn(1, 8, 4, 4), torch.randn(1, 5)
+        (x, y, mix), (x_each, y_each, mix_each) = one.mix(images, labels), other.mix(images, labels)
+        assert torch.equal(x, x_each) and torch.allclose(y, y_each) and mix.of_sample(0) == mix_each.of_sample(0)
+        losses = [consistency(each, features, logits) for each in (mix, mix_each)]
+        assert torch.allclose(*losses, atol=1e-7)
+    assert losses[0] > 0
+
+
+@pytest.mark.parametrize('layout', [torch.contiguous_format, torch.channels_last])
+def test_a_box_per_sample_is_pooled_and_weighed_for_each(layout):
+    rm, consistency = RecursiveMix(1.0, num_classes=5, per_sample=True), Consistency(8, 5, omega=0.7)
+    for number in (5, 4, 6):  # the history is smaller than the last batch
+        images, labels = batch(number)
+        mix = rm.mix(images, labels)[2]
+        features = torch.randn(number, 8, 7, 5).to(memory_format=layout).requires_grad_()
+        logits = torch.randn(number, 5)
+        with Maps(features.numel()) as maps:
+            mean, region = pool(features, mix)
+        assert maps.made <= {features.untyped_storage().data_ptr()}
+        loss = consistency(mix, region, logits)
+        assert torch.allclose(loss, consistency(mix, features, logits), atol=1e-6)
+    expected = 0
+    for index in range(mix.count):
+        lam, box = mix.of_sample(index)
+        pooled = roi_mean(features[index : index + 1], box, (16, 16))
+        assert torch.allclose(region[index], pooled[0], atol=1e-6)
+        kl = kl_divergence(mix.historical_prediction[index : index + 1], consistency.fc_roi(pooled))
+        expected = expected + 0.7 * lam * kl[0] / number
+    assert mix.count == 4 and torch.allclose(loss, expected, atol=1e-6) and loss > 0
+    assert torch.allclose(mean, features.mean((2, 3)), atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------ what is refused
 @pytest.mark.parametrize(
     'classes, images, labels, told',
     [

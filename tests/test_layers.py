@@ -26,8 +26,8 @@ ROWS = (
 DOOR = 'models/__init__.py'
 # Lines of code that each room may have. Make room before you raise one.
 SIZES = dict(
-    core=368,
-    wrapper=350,
+    core=430,
+    wrapper=355,
     timm_task=80,
     utils=1245,
     compat=495,

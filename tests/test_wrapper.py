@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.testing
 import torch.distributed as dist
 import torch.nn.functional as F
 import torchvision
@@ -316,6 +317,20 @@ def test_autocast():
     assert model.losses['consistency'] > 0
     assert all(loss.dtype == torch.float32 and loss.isfinite() for loss in losses)
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize('per_sample', [False, True])
+def test_compiled_it_is_one_graph_whatever_the_boxes_are(per_sample):
+    """One for the first batch, which is not mixed, and one for all that are."""
+    counter = torch._dynamo.testing.CompileCounter()
+    model, eager = small(omega=0.5, per_sample=per_sample), small(omega=0.5, per_sample=per_sample)
+    eager.load_state_dict(model.state_dict())
+    compiled, graphs = torch.compile(model, backend=counter), []
+    for images, labels in batches(6):
+        assert torch.allclose(compiled(images, labels), eager(images, labels), atol=1e-6)
+        graphs.append(counter.frame_count)
+    assert model.losses['consistency'] > 0 and graphs[-1] == graphs[1] == 2
+    torch._dynamo.reset()
 
 
 def _ddp_worker(rank, port, folder):

@@ -41,7 +41,8 @@ class LogConsistencyHook(Hook):
         blind, entropy = torch.zeros(()), torch.zeros(())
         if mix is not None and mix.historical_prediction is not None:
             history = mix.historical_prediction[: mix.count].float()
-            blind, entropy = blind_kl(history), self._head.omega * mix.share * mean_entropy(history)
+            lams = mix.share if mix.lams is None else mix.lams[: mix.count, None] * (mix.count / len(mix.lams))
+            blind, entropy = blind_kl(history), self._head.omega * mean_entropy(history, lams)
         runner.message_hub.update_scalar('train/rm_kl_blind', blind)
         runner.message_hub.update_scalar('train/rm_entropy', entropy)
 
@@ -61,6 +62,6 @@ def blind_kl(history: torch.Tensor) -> torch.Tensor:
     return kl_divergence(history, mean.log().expand_as(history)).mean()
 
 
-def mean_entropy(history: torch.Tensor) -> torch.Tensor:
-    """The mean entropy of predictions, shape ``(N, num_classes)``."""
-    return torch.special.entr(history).sum(dim=1).mean()
+def mean_entropy(history: torch.Tensor, lam: torch.Tensor) -> torch.Tensor:
+    """The mean entropy of predictions, shape ``(N, num_classes)``, weighed by a share, or one for each, ``(N, 1)``."""
+    return (lam * torch.special.entr(history)).sum(dim=1).mean()

@@ -87,9 +87,9 @@ class MixedBatchesHook(Hook):
             images = figures.to_images(inputs, preprocessor, order)
             scores = figures.soft_labels(samples, number).numpy()
             for index, (_, panels) in enumerate(rows):
-                mixed = mix is not None and mix.lam > 0 and index < mix.count
-                share = [] if mix is None else [figures.lambda_text(mix.lam if mixed else 0.0)]
+                lam, box = (0.0, None) if mix is None else mix.of_sample(index)
+                share = [] if mix is None else [figures.lambda_text(lam)]
                 lines = [*share, *figures.label_text(scores[index], names)]
-                panels.append(figures.Panel(images[index], lines, mix.box if mixed else None))
+                panels.append(figures.Panel(images[index], lines, box if lam else None))
         figure = figures.draw_rows(rows, [f'iteration {iteration}' for iteration, *_ in kept])
         runner.visualizer.add_image('mixed_batches', figures.to_array(figure), step=kept[0][0])

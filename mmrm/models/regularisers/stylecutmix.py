@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...core import Box, mix_labels, sample_box, to_device
-from ...utils.checkpoints import read_checkpoint
 from ...utils.errors import UserError, UserFileError, UserTypeError, UserValueError
 from .binding import BoundAugment
 from .checks import check_count, check_not_negative, check_positive, check_share
@@ -383,6 +382,8 @@ class StyleCutMix(BoundAugment):
 
     @staticmethod
     def _read(name: str, path: Union[str, Path]):
+        from ...utils.checkpoints import read_checkpoint  # needs mmengine, which the arithmetic does without
+
         try:
             return read_checkpoint(path)
         except UserError as error:
