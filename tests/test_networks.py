@@ -7,9 +7,11 @@ import pytest
 import torch
 from helpers import batch, step
 from mmengine.config import Config
+from mmengine.utils import get_installed_path
 from mmpretrain.registry import MODELS
 
 import mmrm.models  # noqa: F401
+from mmrm.utils.paths import shipped
 
 BASES = {
     'ConvNeXt': 'convnext/convnext-tiny_32xb128_in1k.py',
@@ -93,3 +95,55 @@ def test_a_backbone_that_pools_is_told_which_setting_gives_a_map(name, hint, tmp
     model = build(config, **{**LESS[name], **pools})
     with pytest.raises(ValueError, match=hint):
         step(model, batch(2, (64, 64), num_classes=1000))
+
+
+# Recipes of today: shallower, as above, and batch norm of one process.
+RECIPES = {
+    'resnet50_8xb256-rsb-a3-100e_in1k': ('resnet', dict(depth=18, norm_cfg=dict(type='BN'))),
+    'resnet50_8xb256-rsb-a2-300e_in1k': ('resnet', dict(depth=18, norm_cfg=dict(type='BN'))),
+    'convnext-tiny_32xb128_in1k': ('convnext', LESS['ConvNeXt']),
+    'swin-tiny_16xb64_in1k': ('swin_transformer', LESS['Swin']),
+    'deit-small_4xb256_in1k': ('deit', dict(arch=dict(LESS['DeiT']['arch'], embed_dims=384, num_heads=6))),
+}
+FOLDERS = ('rm_recipes', 'rm_mixup_cutmix')
+RM_LINES = {'custom_imports', 'custom_hooks', 'data_preprocessor', 'model'}
+
+
+def plain(settings):
+    """Without the scope that mmengine notes in settings of another package."""
+    if isinstance(settings, dict):
+        return {key: plain(value) for key, value in settings.items() if key != '_scope_'}
+    return [plain(value) for value in settings] if isinstance(settings, (list, tuple)) else settings
+
+
+def test_every_recipe_is_tried_here():
+    assert all(
+        sorted(RECIPES) == sorted(path.stem for path in (shipped() / 'configs' / folder).glob('*.py'))
+        for folder in FOLDERS
+    )
+
+
+@pytest.mark.parametrize('folder', FOLDERS)
+@pytest.mark.parametrize('name', RECIPES)
+def test_a_recipe_differs_from_its_base_in_rm_and_trains(name, folder):
+    where, less = RECIPES[name]
+    config = Config.fromfile(shipped() / 'configs' / folder / f'{name}.py')
+    base = Config.fromfile(f'{get_installed_path("mmpretrain")}/.mim/configs/{where}/{name}.py')
+    assert {key for key in {*config, *base} if plain(config.get(key)) != plain(base.get(key))} == RM_LINES
+    kept = dict(plain(config.model.head), type=base.model.head.type)
+    assert kept.pop('omega') == 0.5 and kept == plain(base.model.head)
+    augments = config.data_preprocessor.batch_augments.augments
+    types = [each.type for each in augments] if isinstance(augments, list) else [augments.type]
+    assert types == (['RecursiveMix'] if folder == 'rm_recipes' else ['RecursiveMix', 'Mixup', 'CutMix'])
+    assert types[1:] == [] or plain(augments[1:]) == plain(base.model.train_cfg.augments)
+    if 'depth' in less:
+        config.model.head.in_channels = 512
+    model = build(config, **less)
+    chosen, lams = model.data_preprocessor.batch_augments, []
+    assert chosen.probs is None  # equally often
+    for number in (0, 0) if len(types) == 1 else (0, 1, 2, 0):
+        chosen.probs = [float(each == number) for each in range(len(types))]
+        losses = step(model, batch(2, (64, 64), num_classes=1000))
+        lams.append(float(losses['rm_lambda']))
+        assert all(value.isfinite() for value in losses.values())
+    assert lams[-1] > 0 and not any(lams[:-1])

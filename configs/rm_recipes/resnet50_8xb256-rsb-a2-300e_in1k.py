@@ -1,0 +1,10 @@
+# RM in the place of the recipe's Mixup and CutMix. Not measured.
+_base_ = ['mmpretrain::resnet/resnet50_8xb256-rsb-a2-300e_in1k.py']
+custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
+
+data_preprocessor = dict(
+    type='RMDataPreprocessor', batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5)))
+model = dict(
+    neck=None,
+    head=dict(type='RMConsistencyHead', omega=0.5))
+custom_hooks = [dict(type='ResetHistoryHook'), dict(type='RandomStateHook')]
