@@ -111,12 +111,13 @@ def _inspect(data: bytes, decode: bool, look: bool = False) -> Finding:
                 finding = Finding('', '', _note_of(image), image.size) if look else Finding('')
                 if decode:
                     image.load()
+        ask_opencv = decode and image.format not in COMMON
+        if ask_opencv and cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) is None:
+            return Finding('', f'is a {image.format} that OpenCV cannot decode; convert it to JPEG or PNG')
     except Image.UnidentifiedImageError:
         return Finding('', f'is no image{_what_it_is(data)}')
-    except Exception as error:  # Pillow's decoders raise many kinds
+    except Exception as error:  # decoders raise many kinds
         return Finding('', f'cannot be decoded: {" ".join(str(error).split()) or type(error).__name__}')
-    if decode and image.format not in COMMON and cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) is None:
-        return Finding('', f'is a {image.format} that OpenCV cannot decode; convert it to JPEG or PNG')
     return finding
 
 
