@@ -73,7 +73,7 @@ locked_side_by_side() {
 locked build
 case $stack in
     openmmlab) locked_side_by_side "$stack" ;;
-    onedl) locked "$stack" ;;  # has packages that are built, and look for torch
+    onedl) locked "$stack" --no-deps ;;  # has packages that are built
 esac
 pip install --progress-bar off --no-build-isolation --no-deps -e "$root"
 # opencv-python needs the system's libGL; its headless twin has the same module without windows.

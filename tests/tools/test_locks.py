@@ -102,13 +102,18 @@ def test_what_builds_is_the_same_in_every_lock():
         assert build.items() <= chosen(read_lock(f'lock-{stack}.txt'), '3.11').items()
 
 
+NAMES = ('small', 'nvidia-cublas')
+
+
 def write_wheel(folder: Path, name: str) -> Path:
     """A package with one empty file, version 1.0."""
     start = f'{name.replace("-", "_")}-1.0'
     wheel = folder / f'{start}-py3-none-any.whl'
     with zipfile.ZipFile(wheel, 'w') as file:
         file.writestr(f'{name}.py', '')
-        file.writestr(f'{start}.dist-info/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n')
+        file.writestr(
+            f'{start}.dist-info/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nRequires-Dist: absent\n'
+        )
         file.writestr(f'{start}.dist-info/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
         file.writestr(f'{start}.dist-info/RECORD', '')
     return wheel
@@ -120,28 +125,31 @@ def set_up(*command: str, venv: Path, **environment: str) -> subprocess.Complete
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('wrong', [None, 'nvidia-cublas', 'small'])
-def test_the_cuda_libraries_and_the_rest_are_installed_or_setup_stops_at_a_file_with_another_hash(wrong, tmp_path):
+@pytest.mark.parametrize(
+    'stack, wrong', [*((stack, None) for stack in STACKS), *(('openmmlab', name) for name in NAMES)]
+)
+def test_a_lock_is_installed_as_it_is_or_setup_stops_at_a_file_with_another_hash(stack, wrong, tmp_path):
+    """What the packages themselves ask for is not looked for: a lock has all of it."""
     for name in ('tools', 'requirements', 'wheels'):
         (tmp_path / name).mkdir()
     shutil.copy(shipped() / 'tools/setup_env.sh', tmp_path / 'tools')
     (tmp_path / 'setup.py').touch()
     (tmp_path / 'requirements/lock-build.txt').write_text('')
     lock = ['# by a machine']
-    for name in ('small', 'nvidia-cublas'):
+    for name in NAMES:
         wheel = write_wheel(tmp_path / 'wheels', name)
         digest = '0' * 64 if name == wrong else hashlib.sha256(wheel.read_bytes()).hexdigest()
         lock += [
             f"{name}==1.0 ; python_version > '3' \\",
             f'    --hash=sha256:{"1" * 64} \\\n    --hash=sha256:{digest}',
         ]
-    (tmp_path / 'requirements/lock-openmmlab.txt').write_text('\n'.join(lock) + '\n')
+    (tmp_path / f'requirements/lock-{stack}.txt').write_text('\n'.join(lock) + '\n')
     pip = dict(PIP_NO_INDEX='1', PIP_FIND_LINKS=str(tmp_path / 'wheels'), PIP_CONFIG_FILE=os.devnull)
-    run = set_up(tmp_path / 'tools/setup_env.sh', venv=tmp_path / 'venv', PYTHON=sys.executable, **pip)
+    run = set_up(tmp_path / 'tools/setup_env.sh', stack, venv=tmp_path / 'venv', PYTHON=sys.executable, **pip)
     (packages,) = (tmp_path / 'venv').glob('lib/python*/site-packages')
-    there = {name for name in ('small', 'nvidia-cublas') if (packages / f'{name}.py').is_file()}
+    there = {name for name in NAMES if (packages / f'{name}.py').is_file()}
     if wrong is None:
-        assert there == {'small', 'nvidia-cublas'}, run.stderr
+        assert there == {*NAMES}, run.stderr
         assert 'could not be installed' not in run.stderr and not (tmp_path / 'venv/mmrm-parts').exists()
     else:
         assert run.returncode == 1 and wrong not in there
