@@ -115,6 +115,12 @@ def test_only_registered_names_are_built(trap, foreign, marker):
     assert any(str(value) in str(error.value) for value in ('evil', 'Evil', 'mmcv', 'mmpretrain.models', 'True'))
 
 
+def test_a_trusted_checkpoint_imports_what_its_config_asks_for(foreign, marker):
+    trust.trust(True)
+    open_run(foreign(custom_imports=dict(imports=['mmrm.models', 'evil'])))
+    marker.unlink()
+
+
 @pytest.mark.parametrize('trap', [{'type': 'os.system', 'command': 'true'}, {'type': 'evil.Net'}])
 def test_the_inferencers_of_the_toolboxes_refuse_them_too(trap, foreign, marker):
     from mmdet.apis import DetInferencer

@@ -72,11 +72,10 @@ def here(tmp_path_factory):
     weights.parent.mkdir(parents=True)
     torch.manual_seed(0)
     torch.save(torchvision.models.resnet18().state_dict(), weights)
-    script = folder / 'bin' / 'mmrm'
-    script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W ignore -m mmrm "$@"\n')
-    script.chmod(0o755)
-    script.with_name('python').symlink_to(sys.executable)
+    (folder / 'bin').mkdir()
+    for name, module in (('mmrm', '-W ignore -m mmrm'), ('python', '')):
+        (folder / 'bin' / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        (folder / 'bin' / name).chmod(0o755)
     return folder
 
 

@@ -9,6 +9,7 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.registry import MODELS, init_default_scope
+from mmengine.utils import import_modules_from_strings
 
 from ..core import ROI_LAYER
 from ..datasets.locate import find_data
@@ -16,7 +17,7 @@ from ..utils import paths
 from ..utils.config import number_of_classes, preprocessor_of, read_config, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line, printable
 from ..utils.settings import parse_config
-from ..utils.trust import check_names, read_foreign_config
+from ..utils.trust import check_names, is_trusted, read_foreign_config
 from .provenance import Weights, read_weights
 from .runs import find_checkpoint
 from .strict import UNUSED_IN_TEST, load_weights
@@ -148,6 +149,8 @@ def config_of(weights: Weights, config: Optional[Union[str, Path]] = None) -> Co
     carried = parse_config(str(weights.meta.get('cfg') or '')) or {}
     if isinstance(carried.get('model'), dict):
         check_names(carried, f'checkpoint {weights.file}')
+        if is_trusted() and carried.get('custom_imports'):
+            import_modules_from_strings(**carried['custom_imports'])
         return Config(carried)
     files = sorted(weights.file.parent.glob('*.py'))
     if len(files) == 1:

@@ -132,16 +132,17 @@ def facts_of(
     check_classifier(network, weights.file, linear)
     config = verify(network.backbone, weights.file) or {}
     backbone = backbone_of(weights, settings)
+    if settings is None and linear:  # another library's network is compared with one that is built from it
+        check_names(dict(model=dict(backbone=backbone)), f'checkpoint {weights.file}')
     return targets.Facts(network, config, weights.file, backbone, norm_first(network, backbone, weights.meta), size)
 
 
 def backbone_of(weights: Weights, settings: Optional[dict] = None) -> dict:
     """The ``backbone`` of the config that made a checkpoint; empty if it is not known."""
-    found = parse_config(str(weights.meta.get('cfg') or '')) or {} if settings is None else settings
-    model = found.get('model')
-    backbone = model.get('backbone') if isinstance(model, dict) else None
     if settings is None:
-        check_names(dict(model=dict(backbone=backbone)), f'checkpoint {weights.file}')
+        settings = parse_config(str(weights.meta.get('cfg') or '')) or {}
+    model = settings.get('model')
+    backbone = model.get('backbone') if isinstance(model, dict) else None
     return dict(backbone) if isinstance(backbone, dict) else {}
 
 

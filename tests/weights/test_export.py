@@ -6,7 +6,6 @@ import pytest
 import torch
 import torchvision
 from safetensors import safe_open
-from safetensors.torch import save_file
 
 from mmrm.utils.errors import UserError, UserFileError, UserValueError
 from mmrm.weights import export_backbone, export_classifier, load_backbone, read_checkpoint
@@ -84,15 +83,12 @@ def imagenet_resnet():
 NETWORKS = {
     'ImageNet ResNet-18': (imagenet_resnet, 64),
     'CIFAR ResNet-18': (CIFARResNet, 32),
-    'CIFAR ResNet-50': (lambda: CIFARResNet(True, (3, 4, 6, 3), 4), 32),
     'CIFAR DenseNet': (CIFARDenseNet, 32),
     'PyramidNet of uneven widths': (lambda: PyramidNet(20, 31), 32),
 }
 
 
-@pytest.mark.parametrize(
-    'name', [pytest.param(name, marks=pytest.mark.slow if name.endswith('Net-50') else ()) for name in NETWORKS]
-)
+@pytest.mark.parametrize('name', NETWORKS)
 def test_the_authors_networks_have_the_same_logits_in_mmpretrain(name, tmp_path):
     make, size = NETWORKS[name]
     theirs, out = shake(make()), tmp_path / f'ours{".safetensors" if "DenseNet" in name else ".pth"}'
@@ -124,29 +120,9 @@ def test_the_releases_of_cutmix_are_read_and_exported(tmp_path):
     saved = dict(epoch=298, arch='resnet', state_dict=tensors, best_err1=21.4, best_err5=5.92, optimizer=optimizer)
     source = tmp_path / 'model_best.pth.tar'
     torch.save(saved, source, _use_new_zipfile_serialization=False)  # they are of that time
-    module = backbone('mmdet', **R18)
-    load_backbone(module, source)
+    assert export_classifier(source, tmp_path / 'ours.pth')['origin']['epoch'] == 298
     expected = {key: value for key, value in theirs.state_dict().items() if not key.startswith('fc.')}
-    assert_same(module.state_dict(), expected)
-    meta = export_classifier(source, tmp_path / 'ours.pth')
-    assert meta['origin']['file'] == 'model_best.pth.tar' and meta['origin']['epoch'] == 298
     assert_same(split(tensors_of(tmp_path / 'ours.pth')).backbone, expected)
-
-
-@pytest.mark.parametrize(
-    'change, message',
-    [
-        (lambda tensors: tensors.pop('module.conv3_x.0.shortcut.0.weight'), 'not in the file: layer2.0.downsample.0'),
-        (lambda tensors: tensors.pop('module.fc.weight'), 'no linear classifier fc'),
-    ],
-)
-def test_a_damaged_release_is_not_converted(change, message, tmp_path):
-    tensors = {f'module.{key}': value for key, value in CIFARResNet().state_dict().items()}
-    change(tensors)
-    torch.save(dict(state_dict=tensors), tmp_path / 'theirs.pth')
-    with pytest.raises(UserFileError, match=message):
-        export_classifier(tmp_path / 'theirs.pth', tmp_path / 'ours.pth')
-    assert [file.name for file in tmp_path.iterdir()] == ['theirs.pth']
 
 
 def test_bare_names_of_an_unknown_network_are_not_taken_for_mmpretrains(tmp_path):
@@ -300,9 +276,3 @@ def test_a_backbone_under_a_prefix_is_exported_by_its_prefix_and_not_as_somethin
             export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix=prefix)
     export_backbone(tmp_path / 'other.pth', tmp_path / 'out.pth', prefix='model.backbone')
     assert_same(tensors_of(tmp_path / 'out.pth'), resnet.backbone.state_dict())
-
-
-def test_another_programs_note_in_a_safetensors_file_is_ignored(resnet, tmp_path):
-    save_file(dict(resnet.state_dict()), tmp_path / 'other.safetensors', metadata=dict(meta='no JSON'))
-    export_backbone(tmp_path / 'other.safetensors', tmp_path / 'out.pth')
-    assert len(tensors_of(tmp_path / 'out.pth')) == len(resnet.backbone.state_dict())
