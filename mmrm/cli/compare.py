@@ -196,10 +196,8 @@ def set_method(cfg, each: Method) -> None:
         known = before.get('augments') or []
         known = [known] if isinstance(known, dict) else known
         same = [dict(one) for one in known if type_name(one) == augment['type']]
-        augment, probs = (
-            same[0] if same else dict(augment),
-            before.get('probs') if len(known) == len(same) == 1 else None,
-        )
+        augment = (same or [dict(augment)])[0]
+        probs = before.get('probs') if len(known) == len(same) == 1 else None
     schedule = {}
     for key, value in each.options.items():
         if key in allowed:

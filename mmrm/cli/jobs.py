@@ -249,8 +249,16 @@ def run_all(
     waiting, free = list(runs), environments(jobs, max((run.gpus for run in runs), default=1), cpu)
     running: Dict[Future, tuple] = {}
     processes: List[subprocess.Popen] = []
-    interrupted, lock, shown = threading.Event(), threading.Lock(), time.monotonic()
-    progress = Progress(runs)
+    interrupted, lock = threading.Event(), threading.Lock()
+    begin = shown = time.monotonic()
+    total, before = sum(run.epochs for run in runs), sum(run.logged_epochs() for run in runs)
+
+    def progress() -> str:
+        done = sum(run.logged_epochs() for run in runs)
+        rate = (time.monotonic() - begin) / max(done - before, 1)
+        left = f'{clock(rate * (total - done))} left' if done > before else 'time left unknown'
+        parts = ', '.join(f'{run.name} {run.logged_epochs()}/{run.epochs}' for run, _ in running.values())
+        return f'{done} of {total} epochs, {left}: {parts}'
 
     def start(*args, **kwargs) -> subprocess.Popen:
         process = subprocess.Popen(*args, **kwargs)
@@ -284,27 +292,12 @@ def run_all(
                     future.result()
                 if running and time.monotonic() - shown > every:
                     shown = time.monotonic()
-                    log(progress.line([run for run, _ in running.values()]))
+                    log(progress())
         except BaseException:
             interrupted.set()
             end(processes)
             raise
     return states
-
-
-class Progress:
-    """How far runs are, and the time that is left by the epochs since it was made."""
-
-    def __init__(self, runs: Sequence[Job]):
-        self.runs, self.start = runs, time.monotonic()
-        self.total, self.before = sum(run.epochs for run in runs), sum(run.logged_epochs() for run in runs)
-
-    def line(self, running: Sequence[Job]) -> str:
-        done = sum(run.logged_epochs() for run in self.runs)
-        rate = (time.monotonic() - self.start) / max(done - self.before, 1)
-        left = f'{clock(rate * (self.total - done))} left' if done > self.before else 'time left unknown'
-        parts = ', '.join(f'{run.name} {run.logged_epochs()}/{run.epochs}' for run in running)
-        return f'{done} of {self.total} epochs, {left}: {parts}'
 
 
 def end(processes: Sequence[subprocess.Popen]) -> None:

@@ -18,23 +18,6 @@ from mmrm.engine.hooks.check_classes import check_runner_classes
 from mmrm.utils.config import read_config
 from mmrm.utils.errors import UserValueError
 
-# README's "Add RM to your own config", on a folder of the user's own.
-SNIPPET = """
-_base_ = ['mmpretrain::convnext/convnext-tiny_32xb128_in1k.py']  # yours
-custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
-data_preprocessor = dict(
-    type='RMDataPreprocessor', batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5)))
-model = dict(
-    backbone=dict(gap_before_final_norm=False),
-    neck=None,
-    head=dict(type='RMConsistencyHead', omega=0.5))
-custom_hooks = [*_base_.custom_hooks, dict(type='ResetHistoryHook'), dict(type='RandomStateHook')]
-train_dataloader = dict(dataset=dict(_delete_=True, type='CustomDataset', data_root={root!r}, data_prefix='train',
-                                     pipeline=_base_.train_pipeline))
-val_dataloader = dict(dataset=dict(_delete_=True, type='CustomDataset', data_root={root!r}, data_prefix='val',
-                                   pipeline=_base_.test_pipeline))
-test_dataloader = val_dataloader
-"""
 # What a config of tiny_run needs to read other folders of its data; its own are class0 and class1.
 FOLDERS = """
 train_dataloader = dict(train_dataloader, dataset=dict(dataset, data_prefix='train'))
@@ -78,16 +61,6 @@ def options_of(line: str) -> list:
 
 
 # -------------------------------------------------------------------------------------------------------- class folders
-def test_readmes_snippet_on_own_folders_stops_with_the_options_that_fix_it(tmp_path, error):
-    config = tmp_path / 'mine.py'
-    config.write_text(SNIPPET.format(root=str(write_folders(tmp_path / 'own'))))
-    line = error(cli.main, 'train', config, '--work-dir', tmp_path / 'work')
-    assert 'train_dataloader.dataset (CustomDataset) has 4 classes (the folders a, b, c, d of' in line
-    assert 'model.head.num_classes=1000, data_preprocessor.num_classes=1000' in line
-    assert options_of(line) == ['model.head.num_classes=4', 'data_preprocessor.num_classes=4', 'val_evaluator.topk=1']
-    assert not (tmp_path / 'work').exists()
-
-
 @pytest.mark.parametrize(
     'change, message, options',
     [

@@ -610,23 +610,6 @@ def test_a_checkpoint_with_code_for_a_resume_to_execute_is_refused(error, traine
     assert "has code in meta['config']" in told and not proof.exists()
 
 
-@pytest.mark.slow
-def test_resume_goes_on_to_the_epoch_that_is_asked_for(trained, tmp_path, capsys):
-    work = tmp_path / 'work'
-    shutil.copytree(trained[1], work)
-    (work / 'last_checkpoint').write_text(str(work / 'epoch_1.pth'))
-    (work / 'epoch_2.pth').unlink()
-    train.main([str(trained[0]), '--work-dir', str(work), '--resume', '--cfg-options', 'train_cfg.max_epochs=3'])
-    log = capsys.readouterr()
-    assert f'going on from {work / "epoch_1.pth"}' in log.out
-    assert torch.load(work / 'epoch_3.pth', weights_only=True)['meta']['epoch'] == 3
-    # The run that was resumed is the run that was not: the same weights after the second epoch.
-    ours, theirs = (
-        torch.load(folder / 'epoch_2.pth', weights_only=True)['state_dict'] for folder in (work, trained[1])
-    )
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
 # --------------------------------------------------------------------------------------------------------------- tests
 def test_metrics_are_printed_and_written_and_nothing_is_overwritten(error, trained, tmp_path, capsys):
     config, work = trained

@@ -61,12 +61,6 @@ def test_repair_is_needed_without_it_and_mends_every_name(monkeypatch):
     assert mmcv.adjust_hue is mmcv.image.adjust_hue is photometric.adjust_hue
 
 
-@pytest.mark.parametrize('factor', [-0.51, 0.6])
-def test_mmcvs_own_checks_remain(factor):
-    with pytest.raises(ValueError, match='hue_factor'):
-        mmcv.adjust_hue(colours(), factor)
-
-
 @pytest.mark.skipif(importlib.util.find_spec('mmpretrain') is None, reason='needs mmpretrain')
 def test_mmpretrains_colour_jitter_turns_both_ways():
     from mmpretrain.datasets.transforms import ColorJitter

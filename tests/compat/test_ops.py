@@ -12,7 +12,7 @@ import torch
 import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mmcv.ops import DeformConv2d, RoIAlign, batched_nms, nms, roi_align, sigmoid_focal_loss, soft_nms
+from mmcv.ops import DeformConv2d, nms, roi_align, sigmoid_focal_loss, soft_nms
 
 from mmrm.compat import operators as ops
 
@@ -58,28 +58,11 @@ def test_nms_equals_the_documented_rule_with_equal_scores_and_ious_on_the_thresh
     assert torch.equal(dets, table[keep])
 
 
-def test_nms_with_offset_widens_fractional_boxes_by_one():
-    boxes, scores = random_boxes(300, size=20.0), torch.rand(300)
-    _, keep = nms(boxes, scores, 0.5, offset=1)
-    wide = boxes.double() + torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
-    assert torch.equal(keep, torchvision.ops.nms(wide, scores.double(), 0.5))
-    assert len(keep) != len(nms(boxes, scores, 0.5, offset=0)[1])
-
-
 @pytest.mark.parametrize('offset', [0, 1])
 def test_nms_of_nothing_is_nothing(offset):
     dets, keep = nms(torch.zeros(0, 4), torch.zeros(0), 0.5, offset=offset)
     assert dets.shape == (0, 5) and keep.shape == (0,) and keep.dtype == torch.int64
     assert len(soft_nms(torch.zeros(0, 4), torch.zeros(0), offset=offset)[1]) == 0
-
-
-def test_nms_takes_numpy_and_views():
-    boxes, scores = random_boxes(100), torch.rand(100)
-    _, keep = nms(boxes, scores, 0.5)
-    assert np.array_equal(nms(boxes.numpy(), scores.numpy(), 0.5)[1], keep.numpy())
-    table = torch.cat((boxes, scores[:, None]), 1)
-    assert torch.equal(nms(table[:, :4], table[:, 4], 0.5)[1], keep)  # neither is contiguous
-    assert torch.equal(nms(boxes.t().contiguous().t(), scores, 0.5)[1], keep)
 
 
 @stood_in
@@ -88,20 +71,6 @@ def test_nms_takes_other_precisions(dtype):
     boxes, scores = random_boxes(50).to(dtype), torch.rand(50).to(dtype)
     _, keep = nms(boxes, scores, 0.5)
     assert torch.equal(keep, torchvision.ops.nms(boxes.double(), scores.double(), 0.5))
-
-
-@pytest.mark.parametrize('split_thr', [10000, 10])
-def test_batched_nms_keeps_classes_apart(split_thr):
-    boxes, scores, labels = random_boxes(120), torch.rand(120), torch.randint(0, 4, (120,))
-    dets, keep = batched_nms(boxes, scores, labels, dict(type='nms', iou_threshold=0.5, split_thr=split_thr))
-    per_class = []
-    for label in range(4):
-        index = (labels == label).nonzero()[:, 0]
-        per_class.append(index[torchvision.ops.nms(boxes[index], scores[index], 0.5)])
-    expected = torch.cat(per_class)
-    expected = expected[scores[expected].argsort(descending=True)]
-    assert torch.equal(keep, expected)
-    assert torch.allclose(dets, torch.cat((boxes, scores[:, None]), 1)[expected])
 
 
 def plain_soft_nms(boxes, scores, threshold, sigma, min_score, method, offset):
@@ -162,17 +131,6 @@ def test_roi_align_has_the_gradient_of_finite_differences(aligned, sampling_rati
     assert torch.autograd.gradcheck(lambda x: roi_align(x, rois, (2, 3), 0.25, sampling_ratio, 'avg', aligned), image)
 
 
-def test_roi_align_layer_takes_layouts_that_are_not_contiguous():
-    image = torch.randn(2, 4, 8, 8)
-    rois = random_rois(6, 2, 30.0, torch.float32)
-    layer = RoIAlign((2, 2), spatial_scale=0.25, sampling_ratio=0)
-    expected = layer(image, rois)
-    assert torch.allclose(layer(image.to(memory_format=torch.channels_last), rois.t().contiguous().t()), expected)
-    source = torch.randn(2, 4, 1, 1, requires_grad=True)
-    layer(source.expand(2, 4, 8, 8), rois).transpose(1, 2).sum().backward()
-    assert source.grad.abs().sum() > 0
-
-
 def test_roi_align_of_no_box_is_empty_and_has_a_gradient_of_zero():
     image = torch.randn(1, 2, 4, 4, requires_grad=True)
     result = roi_align(image, torch.zeros(0, 5), (2, 2), 1.0, 0, 'avg', True)
@@ -222,17 +180,6 @@ def test_sigmoid_focal_loss_weighs_classes_and_stays_finite():
     assert loss.isfinite().all() and logits.grad.isfinite().all()
     assert torch.allclose(loss[0], torch.tensor([3 * 0.75 * 100.0, 3 * 0.25 * 100.0]))
     assert torch.allclose(loss[1], torch.tensor([0.0, 0.75 * 100.0]))
-
-
-@stood_in
-def test_sigmoid_focal_loss_is_what_mmdet_computes_without_it():
-    focal_loss = pytest.importorskip('mmdet.models.losses.focal_loss')
-    logits, target = torch.randn(10, 2), torch.randint(0, 3, (10,))
-    one_hot = torch.nn.functional.one_hot(target, 3)[:, :2]
-    assert torch.allclose(
-        focal_loss.sigmoid_focal_loss(logits, target, avg_factor=3.0),
-        focal_loss.py_sigmoid_focal_loss(logits, one_hot, avg_factor=3.0),
-    )
 
 
 @stood_in
