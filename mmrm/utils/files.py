@@ -158,12 +158,8 @@ def locked(path: Union[str, Path], wait: bool = False) -> Iterator[Optional[int]
     except OSError as error:
         if isinstance(error, UserError) or error.errno not in NO_LOCKS:
             raise
-        print(
-            f'warning: {path} cannot be locked ({error.strerror}): nothing keeps a second process out of '
-            f'{path.parent}. Make sure only one process writes here.',
-            file=sys.stderr,
-            flush=True,
-        )
+        problem = f'{path} cannot be locked ({error.strerror}): nothing keeps a second process out of {path.parent}'
+        print(f'warning: {problem}. Make sure only one process writes here.', file=sys.stderr, flush=True)
     try:
         yield descriptor
     finally:
@@ -208,11 +204,9 @@ def _take(path: Path, wait: bool) -> int:
                 os.truncate(descriptor, 0)
                 os.pwrite(descriptor, f'{json.dumps(note)}\n'.encode(), 0)
                 if before.get('host') not in (None, note['host']):
+                    hint = 'If that one still runs, this file system does not share locks between machines: end one.'
                     print(
-                        f'warning: {path} was left behind by {_describe(before)}. If that one is still running, this '
-                        'file system does not share locks between machines: end one of the two.',
-                        file=sys.stderr,
-                        flush=True,
+                        f'warning: {path} was left behind by {_describe(before)}. {hint}', file=sys.stderr, flush=True
                     )
                 _held.add(descriptor)
                 return descriptor
