@@ -396,7 +396,8 @@ class RecursiveMix:
                 resize_fill_each(images, past.images.to(images), mix.boxes[: mix.count], self.interpolation)
                 scores = mix_labels(scores, past.scores.to(scores), mix.lams[: mix.count])
         mix.share = torch.full((), mix.lam * mix.count / max(len(images), 1), device=images.device)
-        kept = images.clone() if self._copy_images else images
+        # Inference tensors count no versions: that a model overwrote one would stay unnoticed.
+        kept = images.clone() if self._copy_images or images.is_inference() else images
         self._history = _History(kept, scores.clone(), mix)
         return images, scores, mix
 

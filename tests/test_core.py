@@ -200,6 +200,14 @@ def test_a_copy_tells_an_overwritten_history_from_one_that_was_copied(clone):
         assert clone(rm).mix(*batch())[2].lam == 0
 
 
+def test_under_inference_mode_the_history_survives_a_model_that_works_in_place():
+    rm, images = RecursiveMix(alpha=1.0, num_classes=5, rng=np.random.RandomState(0)), batch()[0]
+    with torch.inference_mode():
+        rm.mix(images, batch()[1])[0].zero_()  # inference tensors count no versions: nobody could tell later
+        mixed, _, mix = rm.mix(torch.zeros_like(images), batch()[1])
+    assert mix.lam > 0 and mixed.abs().sum() > 0
+
+
 # --------------------------------------------------------------------------------------------------------- consistency
 def test_the_loss_is_the_papers_equation():
     torch.manual_seed(1)

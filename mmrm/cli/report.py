@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Optional, Sequence
 
-from ..utils.errors import cli
+from ..utils.errors import cli, printable
 from .options import Parser
 
 
@@ -35,11 +35,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     out = page.check_page(args.out, args.overwrite)
     found = collect([find(each) for each in args.runs])
     for line in found.left_out:
-        print(f'note: left out: {line}', file=sys.stderr)
+        print(printable(f'note: left out: {line}'), file=sys.stderr)
     pictures = None
     if args.pictures:
         from ..report.pictures import of_runs
 
-        pictures = of_runs(found, args.device, lambda line: print(line, file=sys.stderr, flush=True))
+        pictures = of_runs(found, args.device, lambda line: print(printable(line), file=sys.stderr, flush=True))
     path = page.write_report(found, out, args.overwrite, pictures)
     print(f'{show_path(path)} ({path.stat().st_size / 1e6:.1f} MB, {len(found.runs)} runs)')

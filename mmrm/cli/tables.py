@@ -7,7 +7,7 @@ from typing import Optional, Sequence
 
 from ..report.grids import FORMATS
 from ..report.published import TABLES
-from ..utils.errors import cli
+from ..utils.errors import cli, printable
 from .options import Parser
 
 
@@ -42,8 +42,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if args.out:
         check_out(args.out, args.overwrite)
     for note in tables.check_root(root, asked=args.work_dir is not None):
-        print(f'note: {note}', file=sys.stderr)
-    text = tables.render_all(names, root, given, form)
+        print(printable(f'note: {note}'), file=sys.stderr)
+    text = printable(tables.render_all(names, root, given, form))  # names of folders and metrics are anybody's
     if args.out:
         write_text(args.out, text, args.overwrite)
         print(args.out)

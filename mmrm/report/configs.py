@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..utils.paths import shipped
-from ..utils.settings import Difference, differences, result_settings
-from .published import METRICS, SETTINGS, SWEEPS, TABLES
+from ..utils.settings import IGNORED, Difference, differences, plain, result_settings
+from .published import METRICS, SAMPLES, SETTINGS, SWEEPS, TABLES
 from .runs import RunLog
 
 MOST_DIFFERENT = 12  # settings that decide the result; above, a run is not of that config
@@ -48,8 +48,21 @@ def read_shipped(config: str, sweep: Optional[Tuple[str, str, str]] = None) -> O
 
 
 def differences_to(wanted: dict, settings: dict) -> List[Difference]:
-    """The settings that decide the result and differ between a shipped config and a run."""
-    return differences(*(result_settings(each, length=True, weights=True) for each in (wanted, settings)))
+    """The settings that decide the result, or how it is measured, and differ between a shipped config and a run."""
+    measured = (*IGNORED, 'collect_device', 'collect_dir', 'prefix')  # what does not change a metric
+    compared = (
+        {**result_settings(each, True, True), 'val_evaluator': plain(each.get('val_evaluator'), measured)}
+        for each in (wanted, settings)
+    )
+    return differences(*compared)
+
+
+def other_data(config: str, run: RunLog) -> List[Difference]:
+    """Where a run read another number of samples than the data set of a shipped config has; [] if it is not known."""
+    name = Path(config).stem.rpartition('_')[2].partition('-512x512')[0]
+    found = {part: values.get('samples') for part, values in (run.data or {}).items()}
+    pairs = ((part, number, found.get(part, number)) for part, number in SAMPLES.get(name, {}).items())
+    return [Difference(f'{part} samples', str(old), str(new)) for part, old, new in pairs if old != new]
 
 
 def find_base(run: RunLog) -> Optional[Base]:
@@ -62,7 +75,7 @@ def find_base(run: RunLog) -> Optional[Base]:
             continue
         wanted = read_shipped(config)
         known = wanted is not None and run.settings is not None
-        found = Base(config, differences_to(wanted, run.settings) if known else [])
+        found = Base(config, [*other_data(config, run), *(differences_to(wanted, run.settings) if known else [])])
         if config == named:
             return found
         fits = known and len(found.differences) <= MOST_DIFFERENT

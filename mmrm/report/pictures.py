@@ -19,10 +19,9 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
-from ..core import RecursiveMix
 from ..datasets.locate import find_data
 from ..utils import figures
-from ..utils.config import number_of_classes, pipeline_of
+from ..utils.config import pipeline_of
 from ..utils.errors import UserError, UserFileError, one_line
 from ..utils.files import write_text
 from ..utils.random_state import seeded
@@ -35,8 +34,7 @@ from .collect import Collected, Run
 FILE = 'report_pictures.json'
 VERSION = 3  # of what is drawn
 SEED = 0
-IMAGES = 3  # natural ones for activation maps
-MIXED = 2  # mixed ones for activation maps
+IMAGES = 4  # for activation maps
 TESTED = 2000  # images in which confusions are looked for
 CONFUSIONS, EXAMPLES = 5, 6
 MOST = 6  # runs of a task, side by side
@@ -183,44 +181,22 @@ def class_name(dataset, index: int) -> str:
 
 
 def maps(cfg: Config, model: torch.nn.Module) -> Dict[str, dict]:
-    """Activation maps: of natural test images for their class, and of mixed ones for each class in them."""
-    dataset, device = test_data(cfg), next(model.parameters()).device
-    items = [item for _, item in readable(dataset, spread(len(dataset), 2 * IMAGES))][: max(IMAGES, 4)]
-    labels = figures.soft_labels([item['data_samples'] for item in items], number_of_classes(cfg))
-    subjects = [
-        (f'test image {place + 1}', item['inputs'], [int(labels[place].argmax())])
-        for place, item in enumerate(items[:IMAGES])
-    ]
-    if len({tuple(item['inputs'].shape) for item in items}) == 1:
-        mixed, fused = _mixed(torch.stack([item['inputs'] for item in items]).float(), labels)
-        for place, (image, scores) in enumerate(zip(mixed[:MIXED], fused)):
-            present = [int(each) for each in scores.argsort(descending=True)[:2] if scores[each] > 0.1]
-            subjects.append((f'mixed image {place + 1}', image.round().clamp(0, 255).to(torch.uint8), present))
-    found = {}
-    for title, pixels, classes in subjects:
-        shown = to_rgb(cfg, pixels)
+    """Activation maps of test images for their class. Those of mixed images: tools/analysis/cam.py."""
+    dataset, device, found = test_data(cfg), next(model.parameters()).device, {}
+    for place, item in readable(dataset, spread(len(dataset), 2 * IMAGES))[:IMAGES]:
+        pixels, index = item['inputs'], int(item['data_samples'].gt_label)
+        shown, label = to_rgb(cfg, pixels), class_name(dataset, index)
         inputs = model.data_preprocessor(dict(inputs=[pixels.to(device)], data_samples=None), training=False)['inputs']
-        for index, heat, share in zip(classes, *cam.activation_maps(model, inputs, classes)):
-            label = class_name(dataset, index)
-            heat = heat[: shown.shape[0], : shown.shape[1]]  # the preprocessor may have padded it
-            found[f'{title}, {label}'] = dict(
-                truth=dict(image=encode(shown), caption=f'{title}\n{label}', alt=f'{title}, {label}'),
-                image=encode(cam.overlay(shown, heat)),
-                caption=f'p = {share:.2f}',
-                alt=f'activation map of {title} for {label}, p = {share:.2f}',
-            )
+        [heat], [share] = cam.activation_maps(model, inputs, [index])
+        heat = heat[: shown.shape[0], : shown.shape[1]]  # the preprocessor may have padded it
+        title = f'test image {place}, {label}'
+        found[title] = dict(
+            truth=dict(image=encode(shown), caption=title, alt=title),
+            image=encode(cam.overlay(shown, heat)),
+            caption=f'p = {share:.2f}',
+            alt=f'activation map of {title}, p = {share:.2f}',
+        )
     return found
-
-
-def _mixed(pixels: torch.Tensor, labels: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
-    """Images with the ones before them pasted in, in a box that is neither tiny nor all; the same for every run."""
-    augment = RecursiveMix()
-    with seeded(SEED):
-        for step in range(100):
-            mixed, fused, mix = augment.mix(pixels.roll(step, 0), labels.roll(step, 0))
-            if 0.2 < mix.lam < 0.5:
-                break
-    return mixed, fused
 
 
 def confusions(cfg: Config, model: torch.nn.Module, notes: List[str]) -> List[dict]:

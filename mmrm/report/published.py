@@ -78,6 +78,8 @@ TABLES = {
 }
 # How a published number was trained. The paper took some from other papers, which trained otherwise than RM.
 RECIPES = _DATA['recipes']
+# How many samples a run on a data set reads, by the end of a config's name. COCO's: those with a box.
+SAMPLES = _DATA['samples']
 # The paper's names of what a folder of configs/ trains.
 FOLDERS = _DATA['folders']
 # Where an ablation can run. The paper's four; the last one is small enough for a CPU.

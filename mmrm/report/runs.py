@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-from ..utils.errors import UserFileError
+from ..utils.errors import UserFileError, one_line
 from ..utils.processes import warn
 
 SEED = re.compile(r'seed(\d+)')
+DATA_FILE = 'data.json'  # of the run's folder: what it read
+MAPPINGS = ('model', 'data_preprocessor', 'train_dataloader', 'val_dataloader', 'train_cfg', 'randomness')
 
 
 class Metric(NamedTuple):
@@ -63,6 +65,8 @@ class RunLog:
         unit (str): 'epochs' or 'iterations'.
         settings (dict, optional): The config that the run wrote down, None if there is none.
         iterations (dict[int, dict]): Training records by iteration, ascending.
+        data (dict, optional): What it read, ``{'train': {'samples': 50000, ...}, 'val': ...}``; None if it did not
+            write that down, as before version 0.4.
     """
 
     folder: Path
@@ -72,6 +76,7 @@ class RunLog:
     unit: str = 'epochs'
     settings: Optional[dict] = None
     iterations: Dict[int, dict] = field(default_factory=dict)
+    data: Optional[dict] = None
 
     @property
     def finished(self) -> bool:
@@ -284,7 +289,18 @@ def read_run(folder: Union[str, Path]) -> RunLog:
         settings = {**settings, 'load_from': begun.get('load_from'), 'resume': bool(begun.get('resume'))}
     unit, length = _length(settings)
     logged = merge_sessions(folder, by_epoch=unit == 'epochs')
-    return RunLog(folder, logged.validations, logged.trained, length, unit, settings, logged.iterations)
+    data = _read_data(folder / DATA_FILE)
+    return RunLog(folder, logged.validations, logged.trained, length, unit, settings, logged.iterations, data)
+
+
+def _read_data(path: Path) -> Optional[dict]:
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        return {part: dict(found[part]) for part in ('train', 'val') if part in found}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserFileError(f'{path} does not say what data the run read: {one_line(error)}') from error
 
 
 def config_files(folder: Path, session: Path) -> List[Path]:
@@ -298,7 +314,10 @@ def _read_settings(folder: Path, session: Path) -> Optional[dict]:
     refused = []
     for path in config_files(folder, session):
         try:
-            return read_settings(path)
+            settings = read_settings(path)
+            if all(isinstance(settings.get(key) or {}, dict) for key in MAPPINGS):
+                return settings
+            refused.append(f'config {path} is not a config of mmengine.')
         except UserFileError as error:  # code, or half written; a run without it can still be shown
             refused.append(str(error))
     if refused:

@@ -13,12 +13,12 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, 
 from ..utils.errors import UserFileError, UserValueError, abbreviate
 from ..utils.paths import home, show_path
 from . import grids
-from .configs import differences_to, read_shipped
-from .published import METRICS, RECIPES, TABLES, Row, Table
+from .configs import differences_to, other_data, read_shipped
+from .published import METRICS, RECIPES, SETTINGS, TABLES, Row, Table
 from .runs import Metric, RunLog, find_runs, read_run, sessions
 
 EFFICIENCY_FILE = 'efficiency.json'
-OTHER_SETTINGS = 'other settings'
+OTHER_SETTINGS, OTHER_DATA = 'other settings', 'other data'
 # Folders of work_dirs/ that studies fill.
 STUDIES = ('sweep', 'experiment', 'transfer', 'demo', 'demo-quick')
 
@@ -128,8 +128,9 @@ def _fill_row(table: Table, row: Row, root: Path, given: Dict[object, List[RunLo
         others = f", but {', '.join(measured[:6])}: another project's?" if measured else ' yet'
         notes.append(f'no {first.key} in its log{others}')
     differ = [note for run in counted for note in _settings_notes(run, row, config)]
-    state = _state(runs) + (f', {OTHER_SETTINGS}' if any(OTHER_SETTINGS in note for note in differ) else '')
     notes += differ
+    marks = [mark for mark in (OTHER_SETTINGS, OTHER_DATA) if any(mark in note for note in notes)]
+    state = ', '.join([_state(runs), *(f'{mark} left out' if mark == OTHER_DATA else mark for mark in marks)])
     checkpoints = [run.checkpoint(step, table.reported) for run, step in zip(counted, steps[table.reported])]
     filled = Filled(row, cells, state, config, counted, checkpoints, notes)
     filled.commands = _commands(row, row.runs or table.runs, config, runs, cells)
@@ -151,11 +152,17 @@ def _seeds(folder: Path) -> List[Path]:
 
 def _choose(row: Row, root: Path, given: Dict[object, List[RunLog]]) -> Tuple[Optional[str], List[RunLog], List[str]]:
     """The config (None: the sweep) with most finished runs, the first of equals, its runs, and what was left out."""
-    chosen, best = (None, [], []), (0, 0)
+    chosen, best, refused = (None, [], []), (0, 0), []
     for source, folders in _places(row, root):
+        config = SETTINGS[source[1]] if source == row.sweep else source
         notes: List[str] = []
         by_seed: Dict[object, RunLog] = {}
         for run in (*(read_run(folder) for folder in folders if sessions(folder)), *given.get(source, ())):
+            differ = other_data(config, run)
+            if differ:
+                told = ', '.join(f'{each.new} {each.key} instead of {each.old}' for each in differ)
+                refused.append(f'{show_path(run.folder)} left out, {OTHER_DATA}: {told}')
+                continue
             seed = run.folder if run.seed is None else run.seed
             rival = by_seed.get(seed)
             if rival is not None:
@@ -164,9 +171,8 @@ def _choose(row: Row, root: Path, given: Dict[object, List[RunLog]]) -> Tuple[Op
             by_seed[seed] = run
         score = (sum(run.finished for run in by_seed.values()), len(by_seed))
         if score > best:
-            config = None if source == row.sweep else source
-            chosen, best = (config, list(by_seed.values()), notes), score
-    return chosen
+            chosen, best = (None if source == row.sweep else source, list(by_seed.values()), notes), score
+    return (*chosen[:2], [*chosen[2], *refused])
 
 
 def _state(runs: List[RunLog]) -> str:
@@ -204,7 +210,8 @@ def _settings_notes(run: RunLog, row: Row, config: Optional[str]) -> List[str]:
         return [f'{where}: not compared with its config, which cannot be read']
     found = sorted(f'{each.key}={each.new} instead of {each.old}' for each in differences_to(wanted, run.settings))
     more = f' and {len(found) - 3} more' if len(found) > 3 else ''
-    return [f'{where}: {OTHER_SETTINGS} than the config: {"; ".join(found[:3])}{more}'] if found else []
+    notes = [f'{where}: {OTHER_SETTINGS} than the config: {"; ".join(found[:3])}{more}'] if found else []
+    return notes if run.data else [*notes, f'{where}: its number of samples is not known (no data.json in the folder)']
 
 
 # ------------------------------------------------------------------------------------------------------------- commands
@@ -391,19 +398,19 @@ def _source_lines(filled: List[Filled]) -> List[str]:
 
 def _record(name: str, filled: Filled, cell: Cell) -> Dict[str, object]:
     """The line of the CSV for a number of the paper."""
-    row, digits, stat = filled.row, cell.metric.decimals + 2, cell.best or cell.last
-    config = filled.config or (row.configs[0] if row.configs and not filled.runs else '/'.join(row.sweep or ()))
-    record = dict(table=name, row=row.name, metric=cell.metric.header, published=cell.published)
+    row, stat = filled.row, cell.best or cell.last
+    source = filled.config or (row.configs[0] if row.configs and not filled.runs else '/'.join(row.sweep or ()))
+    numbers = {}
     for kind, each in (('best', cell.best), ('last', cell.last)):
-        record[kind] = f'{each.mean:.{digits}f}' if each else ''
-        record[f'{kind}_deviation'] = f'{each.deviation:.{digits}f}' if each else ''
+        numbers.update({kind: each and each.mean, f'{kind}_deviation': each and each.deviation})
+    numbers['difference'] = cell.difference
     return dict(
-        record,
+        dict(table=name, row=row.name, metric=cell.metric.header, published=cell.published),
+        **{key: '' if each is None else f'{each:.{cell.metric.decimals + 2}f}' for key, each in numbers.items()},
         runs=stat.count if stat else 0,
         reported=cell.reported,
-        difference='' if cell.difference is None else f'{cell.difference:.{digits}f}',
         state=filled.state,
-        config=config,
+        config=source,
         folders=' '.join(show_path(run.folder) for run in filled.runs),
         checkpoints=' '.join(show_path(path) for path in filled.checkpoints if path),
         commands='; '.join(filled.commands),

@@ -153,8 +153,10 @@ def test_results_by_class_and_size_come_from_the_log(tmp_path):
 def test_runs_of_shipped_configs_stand_next_to_the_papers_numbers(tmp_path):
     for seed in range(2):
         write_run(tmp_path / 'rm' / 'resnet18_2xb64_cifar100' / f'seed{seed}', [70.0, 80.0], seed=seed)
+    (tmp_path / 'rm' / 'resnet18_2xb64_cifar100' / 'seed0' / 'data.json').write_text('{"train": {"samples": 500}}')
     html = page.build(collect([tmp_path]))
     text = ' '.join(html.split())
+    assert '<code>train samples</code></th><td data-label="before"><code>50000</code>' in text
     assert '81.36<small> best</small>' in text and '−1.36<small> other settings</small>' in text
     assert 'that decide the result, other than in the shipped config' in text and 'train_cfg.max_epochs' in text
     assert [each['value'] for each in data_of(html)['tasks'][0]['charts'][0]['papers']] == [81.36]

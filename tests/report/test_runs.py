@@ -63,6 +63,8 @@ def test_a_log_and_a_config_that_are_nested_too_deeply(tmp_path):
     deep = '[' * 100_000
     write_session(tmp_path / 'config', '20260101_000000', epochs(1, [10.0]), f'a = {deep}')
     assert read_run(tmp_path / 'config').settings is None
+    write_session(tmp_path / 'kinds', '20260101_000000', epochs(1, [10.0]), "train_cfg = 'text'\nmodel = 3\n")
+    assert read_run(tmp_path / 'kinds').settings is None
     write_session(tmp_path / 'log', '20260101_000000', epochs(1, [10.0]), settings(1), '{"step": ' + deep)
     with pytest.raises(UserFileError, match=r'scalars.json is not a log of mmengine: .* nested too deeply'):
         read_run(tmp_path / 'log')

@@ -144,14 +144,40 @@ def test_a_run_with_the_settings_of_the_config_has_no_note(tmp_path):
     cfg.train_dataloader.num_workers = 0
     cfg.train_dataloader.collate_fn = dict(type='default_collate')  # as train.py adds it
     cfg.train_dataloader.dataset.data_root = '/elsewhere'
-    write_session(tmp_path / 'rm' / R18, '20260101_000000', epochs(1, [50.0]), cfg.pretty_text)
+    folder = write_session(tmp_path / 'rm' / R18, '20260101_000000', epochs(1, [50.0]), cfg.pretty_text)
+    write_data(folder)
     filled = rm_row(tmp_path)
     assert filled.notes == [] and filled.state == '1 of 200 epochs'
     cfg.model.head.share_fc = True
-    write_session(
-        tmp_path / 'sweep/fc/cifar100-resnet18/shared/seed1', '20260101_000000', epochs(1, [50.0]), cfg.pretty_text
-    )
+    folder = tmp_path / 'sweep/fc/cifar100-resnet18/shared/seed1'
+    write_session(folder, '20260101_000000', epochs(1, [50.0]), cfg.pretty_text)
+    write_data(folder)
     assert row_of('fc', tmp_path, 'Shared', 'CIFAR-100').notes == []
+    cfg.val_evaluator.topk = (3,)
+    write_session(folder, '20260102_000000', epochs(1, [50.0]), cfg.pretty_text)
+    assert 'val_evaluator.topk=[3] instead of [1, 5]' in row_of('fc', tmp_path, 'Shared', 'CIFAR-100').notes[0]
+
+
+def write_data(folder, train=50_000, val=10_000):
+    """What a run writes down of its data."""
+    parts = dict(train=dict(samples=train, sha256='0'), val=dict(samples=val, sha256='0'))
+    (folder / 'data.json').write_text(json.dumps(parts))
+
+
+def test_a_run_on_a_part_of_the_data_does_not_stand_in_the_papers_row(tmp_path):
+    part, whole = (write_run(tmp_path / 'rm' / R18 / f'seed{seed}', [90.0], seed=seed) for seed in range(2))
+    write_data(part, train=5_000)
+    filled = rm_row(tmp_path)
+    assert filled.cells[0].best.count == 1 and 'its number of samples is not known' in filled.notes[-1]
+    write_data(whole, val=1_000)
+    filled = rm_row(tmp_path)
+    assert filled.runs == [] and filled.cells[0].best is None and filled.state == 'missing, other data left out'
+    told = [note.partition(' left out, other data: ')[2] for note in filled.notes]
+    assert told == ['5000 train samples instead of 50000', '1000 val samples instead of 10000']
+    assert '5000 train samples instead of 50000' in tables.render('cifar100', [filled], 'terminal')
+    (whole / 'data.json').write_text('{"train": ' + '[' * 100_000)
+    with pytest.raises(UserFileError, match=r'data\.json does not say what data the run read'):
+        rm_row(tmp_path)
 
 
 def test_ablations_are_filled_by_the_sweep_or_by_the_config_itself_and_by_runs_elsewhere(tmp_path):
@@ -226,6 +252,19 @@ def test_mistakes_end_in_one_line_and_exit_code_2(words, message, tmp_path, caps
     printed = capsys.readouterr().err
     assert stop.value.code == 2 and message in printed and printed.startswith('error: ') and printed.count('\n') == 1
     assert (tmp_path / 'mine.md').read_text() == 'mine'
+
+
+def test_names_in_foreign_runs_do_not_reach_the_terminal_raw(tmp_path, capsys):
+    from mmrm.cli import report
+
+    evil = '\x1b]0;evil\x07\x1b[31m'
+    write_run(tmp_path / evil, [1.0])
+    write_run(tmp_path / 'rm' / R18, [1.0], key=evil)
+    (tmp_path / f'empty{evil}').mkdir()
+    main(['cifar100', '--work-dir', str(tmp_path)])
+    report.main([str(tmp_path), str(tmp_path / f'empty{evil}'), '--out', str(tmp_path / 'a.html')])
+    printed = ''.join(capsys.readouterr())
+    assert 'evil' in printed and '\x1b' not in printed and '\x07' not in printed
 
 
 def test_logs_of_another_project_are_named(tmp_path, capsys):
