@@ -643,7 +643,7 @@ def consistency_loss(
         # By a forward and a backward pass: where FSDP shards the layer, its weight is complete only there, and it
         # exchanges gradients in the order of the backward pass, which must be that of the other processes.
         last = getattr(fc_roi, 'last', fc_roi)
-        nothing = logits[:1, :1].clamp(0, 0).to(last.weight.dtype).expand(1, last.in_features)
+        nothing = logits[:1, :1].nan_to_num().clamp(0, 0).to(last.weight.dtype).expand(1, last.in_features)
         loss, kl = 0.0 * last(nothing).float().sum(), zero
     if mix is not None:
         mix.answer(logits, multi_label)

@@ -209,6 +209,12 @@ def test_under_inference_mode_the_history_survives_a_model_that_works_in_place()
 
 
 # --------------------------------------------------------------------------------------------------------- consistency
+def test_without_anything_to_compare_the_loss_is_zero_also_for_logits_that_are_not_finite():
+    consistency = Consistency(4, 5)
+    for value in (float('nan'), float('inf')):
+        assert float(consistency(None, torch.ones(2, 4, 2, 2), torch.full((2, 5), value)).detach()) == 0
+
+
 def test_the_loss_is_the_papers_equation():
     torch.manual_seed(1)
     consistency, box = Consistency(8, 5, omega=0.7), Box(2, 3, 11, 9)
