@@ -137,12 +137,14 @@ def test_the_random_state_of_any_accelerator_is_kept(monkeypatch):
     assert drawn == [7]
 
 
+@pytest.mark.parametrize('per_sample', [False, True])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
-def test_core_and_wrapper_do_not_wait(dtype, gpu):
+def test_core_and_wrapper_do_not_wait(dtype, per_sample, gpu):
     with unset_fake_temporarily():
         wrapped = wrap(small_network())
     wrapped, network = to_gpu(wrapped), wrapped.module
-    rm, consistency = RecursiveMix(alpha=1.0, num_classes=5), to_gpu(Consistency(8, 5))
+    rm = RecursiveMix(alpha=1.0, num_classes=5, per_sample=per_sample)
+    consistency = to_gpu(Consistency(8, 5))
     images, labels = torch.randn(4, 3, 32, 32, device=DEVICE), torch.zeros(4, dtype=torch.long, device=DEVICE)
     with Watch() as watch, torch.autocast('cuda', dtype=dtype, enabled=dtype != torch.float32):
         for _ in range(3):
