@@ -13,7 +13,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mmrm import bind_augments
 from mmrm.core import Box, Consistency, RecursiveMix, pool, roi_mean
+from mmrm.engine import loops
 from mmrm.engine.compiled import compile_losses
+from mmrm.engine.runner import read_at_once
 from mmrm.models.regularisers import stylecutmix
 from mmrm.utils.random_state import get_random_state, set_random_state
 
@@ -179,6 +181,20 @@ def test_rm_adds_less_than_30_mib_at_batch_64(gpu):
     assert 8 < added < 30, added
 
 
+def test_all_losses_of_a_step_are_read_by_one_copy(gpu):
+    names = ('loss', 'loss_consistency', 'rm_kl', 'rm_lambda')
+    outputs = dict({name: torch.zeros((), device=DEVICE, requires_grad=True) for name in names}, note='text')
+    with Watch() as watch:
+        found = read_at_once(outputs)
+    assert len(watch.waits) == 1 and list(found) == [*names, 'note'] and found['note'] == 'text'
+    assert all(found[name].device.type == 'cpu' and not found[name].requires_grad for name in names)
+
+
+def test_the_losses_that_hooks_get_are_those_of_the_step():
+    outputs = dict(loss=torch.tensor(0.1), number=3)
+    assert read_at_once(outputs) is outputs and read_at_once(None) is None
+
+
 # ------------------------------------------------------------------------------------------------------- CUDA graphs
 def in_a_config(compiled):
     model = classifier(alpha=1.0, in_channels=8, backbone=small_network()[:3])
@@ -252,3 +268,28 @@ def test_static_graphs_and_sharded_weights_train_as_ddp(tmp_path):
         assert mixed.sum() > 1 and mixed[3] == (rank == 0)
         torch.testing.assert_close(found['static'], found['DDP'])
         torch.testing.assert_close(found['FSDP'], found['DDP'])
+
+
+@pytest.mark.parametrize('rank', range(3))
+def test_a_checkpoint_of_three_processes_takes_two_exchanges(rank, monkeypatch):
+    """However many buffers they have. Process 0 gets those of all, in the layout that they have."""
+    tensors = [
+        {f'buffer.{n}': torch.full((2, 3, 4, 4), r + n).to(memory_format=torch.channels_last) for n in range(20)}
+        for r in range(3)
+    ]
+    sent = []
+
+    def broadcast(data, source):
+        assert (data[0] is None) == (source != rank)
+        sent.append(source)
+        data[0] = tensors[source]
+
+    monkeypatch.setattr(loops, 'get_rank', lambda: rank)
+    monkeypatch.setattr(loops, 'get_world_size', lambda: 3)
+    monkeypatch.setattr(loops, 'broadcast_object_list', broadcast)
+    gathered = loops.gather_tensors(tensors[rank])
+    assert sent == [1, 2] and (gathered is None) == (rank > 0)
+    if rank == 0:
+        for found, expected in zip(gathered, tensors):
+            assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+            assert all(tensor.stride() == (48, 1, 12, 3) for tensor in found.values())

@@ -66,8 +66,6 @@ def prepare_train(args: argparse.Namespace) -> Config:
         cfg.randomness = dict(cfg.get('randomness') or {}, seed=args.seed)
     if args.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
-    if args.amp:
-        set_amp(cfg, device)
     if args.auto_scale_lr:
         # mmengine names base_batch_size where it is missing.
         cfg.auto_scale_lr = dict(cfg.get('auto_scale_lr') or {}, enable=True)
@@ -85,6 +83,8 @@ def prepare_train(args: argparse.Namespace) -> Config:
     if is_restart(cfg):
         args.resume, args.overwrite = 'auto', False
     set_resume(cfg, args.resume, args.overwrite)
+    if args.amp:
+        set_amp(cfg, device, args.amp)
     if tells():
         check_work_dir(cfg.work_dir)
     return cfg
@@ -228,19 +228,37 @@ def check_runner_type(cfg: Config) -> None:
     )
 
 
-def set_amp(cfg: Config, device: str) -> None:
-    """``--amp``: float16 with dynamic loss scaling on a GPU, bfloat16 on the CPU."""
-    if type_name(cfg.optim_wrapper) not in ('', 'OptimWrapper', 'AmpOptimWrapper', 'BFloat16OptimWrapper'):
-        raise UserValueError(f'--amp replaces OptimWrapper; the config has {type_name(cfg.optim_wrapper)}.')
-    if device == 'cpu':
-        if not bfloat16_is_fast():
-            raise UserValueError('--amp: this CPU has no kernels for bfloat16, which would be far slower than float32.')
-        cfg.optim_wrapper.type = 'BFloat16OptimWrapper'
-        for key in ('loss_scale', 'dtype', 'use_fsdp'):
-            cfg.optim_wrapper.pop(key, None)
-    elif type_name(cfg.optim_wrapper) != 'BFloat16OptimWrapper':
+def set_amp(cfg: Config, device: str, precision: str) -> None:
+    """``--amp``: bfloat16, or float16 with dynamic loss scaling.
+
+    'auto' is the precision of the checkpoint that is resumed from, or of the config; else bfloat16 where the device
+    has it.
+    """
+    given = type_name(cfg.optim_wrapper)
+    if given not in ('', 'OptimWrapper', 'AmpOptimWrapper', 'BFloat16OptimWrapper'):
+        raise UserValueError(f'--amp replaces OptimWrapper; the config has {given}.')
+    if precision == 'auto':
+        kept = saved_optim_wrapper(cfg.load_from) if cfg.resume else ''
+        wrapper = kept if kept in ('AmpOptimWrapper', 'BFloat16OptimWrapper') else given
+        scaled = wrapper == 'AmpOptimWrapper' or (wrapper != 'BFloat16OptimWrapper' and not bfloat16_is_fast(device))
+        precision = 'float16' if scaled and device != 'cpu' else 'bfloat16'
+    if device == 'cpu' and precision == 'float16':
+        raise UserValueError('--amp float16 needs a GPU; on the CPU mixed precision is in bfloat16.')
+    if precision == 'float16':
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+        return
+    if device == 'cpu' and not bfloat16_is_fast(device):
+        raise UserValueError('--amp: this CPU has no kernels for bfloat16, which would be far slower than float32.')
+    cfg.optim_wrapper.type = 'BFloat16OptimWrapper'
+    for key in ('loss_scale', 'dtype', 'use_fsdp'):
+        cfg.optim_wrapper.pop(key, None)
+
+
+def saved_optim_wrapper(path: str) -> str:
+    """The type of the ``optim_wrapper`` that wrote a checkpoint of this Runner, '' if it is not known."""
+    meta = {} if '://' in path else read_checkpoint(path).get('meta') or {}
+    return type_name(((meta.get('mmrm_run') or {}).get('settings') or {}).get('optim_wrapper') or {})
 
 
 def set_tta(cfg: Config, config: Path) -> None:

@@ -27,7 +27,13 @@ def parser() -> argparse.ArgumentParser:
         action='store_true',
         help='start from the beginning in a work dir that holds checkpoints, and move them to replaced-<time> in it',
     )
-    parser.add_argument('--amp', action='store_true', help='automatic mixed precision')
+    parser.add_argument(
+        '--amp',
+        nargs='?',
+        const='auto',
+        choices=('auto', 'float16', 'bfloat16'),
+        help='mixed precision (default: bfloat16 where the device has it, else float16; with --resume as before)',
+    )
     parser.add_argument(
         '--auto-scale-lr', action='store_true', help='multiply the lr by batch size / auto_scale_lr.base_batch_size'
     )

@@ -429,13 +429,12 @@ def wrappers_of(optim_wrapper) -> List[OptimWrapper]:
 def gather_tensors(tensors: Dict[str, torch.Tensor]) -> Optional[List[Dict[str, torch.Tensor]]]:
     """Each process's tensors, in main memory, at process 0; None at the others.
 
-    One tensor travels at a time, so that no device needs room for more than one.
+    Those of one process travel at a time and together: a broadcast for each of many small ones takes long.
     """
-    names = all_gather_object(list(tensors))
-    gathered: List[Dict[str, torch.Tensor]] = [{} for _ in names]
-    for rank, owned in enumerate(names):
-        for name in owned:  # in the layout that it has, by which some kernels round
-            sent = [tensors[name].detach().cpu().clone() if rank == get_rank() else None]
-            broadcast_object_list(sent, rank)
-            gathered[rank].update({name: sent[0]} if get_rank() == 0 else {})
+    own = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}  # in the layout that each has
+    gathered: List[Dict[str, torch.Tensor]] = [own]
+    for rank in range(1, get_world_size()):
+        sent = [own if rank == get_rank() else None]
+        broadcast_object_list(sent, rank)
+        gathered += sent if get_rank() == 0 else []
     return gathered if get_rank() == 0 else None

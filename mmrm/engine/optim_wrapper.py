@@ -24,6 +24,11 @@ class BFloat16OptimWrapper(OptimWrapper):
             yield
 
 
-def bfloat16_is_fast() -> bool:
-    """Whether this CPU has kernels for bfloat16 (AVX-512, or ARM's); without them it is far slower than float32."""
+def bfloat16_is_fast(device: str = 'cpu') -> bool:
+    """Whether a device computes in bfloat16: a CPU with AVX-512 or ARM's kernels, NVIDIA's GPUs from Ampere on, AMD's.
+
+    Others emulate it, far slower than float32.
+    """
+    if device != 'cpu':
+        return device == 'cuda' and (torch.version.hip is not None or torch.cuda.get_device_capability()[0] >= 8)
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

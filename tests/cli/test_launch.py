@@ -204,18 +204,41 @@ def test_options_reach_the_config(run):
     assert cfg.val_cfg is cfg.val_dataloader is cfg.val_evaluator is None
 
 
-def test_amp_is_float16_on_a_gpu_and_bfloat16_on_the_cpu(error, run, monkeypatch):
+def test_amp_is_bfloat16_where_the_device_has_it_and_float16_elsewhere(error, run, monkeypatch):
     other = ('--cfg-options', 'optim_wrapper.type=ApexOptimWrapper')
     assert '--amp replaces' in error(train.main, run[0], '--work-dir', run[1], '--amp', *other)
-    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: False)
+    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda device: False)
     assert 'no kernels for bfloat16' in error(train.main, run[0], '--amp', '--work-dir', run[1])
-    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: True)
-    options = args_of(run[0], '--amp', '--work-dir', run[1])
-    assert preflight.prepare_train(options).optim_wrapper.type == 'BFloat16OptimWrapper'
+    assert 'float16 needs a GPU' in error(train.main, run[0], '--amp', 'float16', '--work-dir', run[1])
+
+    def wrapper(*options):
+        return preflight.prepare_train(args_of(run[0], '--work-dir', run[1], '--amp', *options)).optim_wrapper
+
+    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda device: True)
+    assert wrapper().type == 'BFloat16OptimWrapper'
     monkeypatch.delenv('MMRM_DEVICE')
     monkeypatch.setattr(device_utils, 'DEVICE', 'cuda')
-    wrapper = preflight.prepare_train(options).optim_wrapper
-    assert (wrapper.type, wrapper.loss_scale) == ('AmpOptimWrapper', 'dynamic')
+    assert wrapper().type == wrapper('bfloat16').type == 'BFloat16OptimWrapper'
+    assert wrapper('float16').loss_scale == 'dynamic'
+    assert wrapper('--cfg-options', 'optim_wrapper.type=AmpOptimWrapper').type == 'AmpOptimWrapper'
+    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda device: False)
+    assert (wrapper().type, wrapper().loss_scale) == ('AmpOptimWrapper', 'dynamic')
+
+
+def test_a_resumed_run_keeps_its_precision(run, monkeypatch):
+    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda device: True)
+    fit(run[0], run[1], '--amp', '--cfg-options', 'train_cfg.max_epochs=1')
+    monkeypatch.delenv('MMRM_DEVICE')
+    monkeypatch.setattr(device_utils, 'DEVICE', 'cuda')
+    saved = run[1] / 'epoch_1.pth'
+    resume = args_of(run[0], '--work-dir', run[1], '--resume', '--amp')
+    checkpoint = torch.load(saved, weights_only=True)
+    for kind in ('BFloat16OptimWrapper', 'AmpOptimWrapper'):
+        checkpoint['meta']['mmrm_run']['settings']['optim_wrapper']['type'] = kind
+        torch.save(checkpoint, saved)
+        for fast in (True, False):
+            monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda device, fast=fast: fast)
+            assert preflight.prepare_train(resume).optim_wrapper.type == kind
 
 
 @pytest.mark.parametrize('fp16', [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -223,7 +246,7 @@ def test_validation_is_in_float32_unless_it_is_asked_for(run, monkeypatch, fp16)
     from mmpretrain.models import ImageClassifier
 
     seen, predict = set(), ImageClassifier.predict
-    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda: True)
+    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda device: True)
     monkeypatch.setattr(
         ImageClassifier,
         'predict',

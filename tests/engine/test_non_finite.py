@@ -195,6 +195,22 @@ def test_processes_agree_now_and_then_and_all_end_with_the_message_of_the_one_th
     assert runner.iter + 1 == 5
 
 
+def test_losses_signals_and_clock_are_one_exchange(tmp_path, monkeypatch):
+    """Every ten iterations; at an epoch's end, where a checkpoint is written, the losses have their own."""
+    asked = dict(non_finite=[], crash_safe_checkpoint=[])
+    for module, calls in asked.items():
+        path = f'mmrm.engine.hooks.{module}'
+        monkeypatch.setattr(f'{path}.get_world_size', lambda: 2)
+        monkeypatch.setattr(f'{path}.agree', lambda *values, calls=calls: calls.append(len(values)) or list(values))
+    make(tmp_path / 'good', [1.0] * 25).train()
+    assert asked['non_finite'] == [1]
+    assert asked['crash_safe_checkpoint'].count(3) == 4  # at the start, after 10 and 20, at the end of the epoch
+    bad = make(tmp_path / 'bad', [1.0] * 5 + [NAN] * 20)
+    with pytest.raises(TrainingDivergedError, match='5 iterations in a row, from iteration 6 on'):
+        bad.train()
+    assert bad.iter + 1 == 10
+
+
 class Scaled(OptimWrapper):
     """Loss scaling on the CPU, whose first steps overflow."""
 

@@ -16,7 +16,7 @@ from ...utils.files import write_text
 from ...utils.saved import find_saved
 from .. import signals
 from ..loops import ResumableLoop, ValidationCutOff, accumulating
-from .non_finite import agree, diverged, last_good_checkpoint, non_finite_tensors
+from .non_finite import NonFiniteLossHook, agree, diverged, last_good_checkpoint, non_finite_tensors
 
 # Checkpoints in a row whose weights are not finite that end a run.
 PATIENCE = 3
@@ -39,7 +39,8 @@ class CrashSafeCheckpointHook(CheckpointHook):
     - A run that a signal asks to end (:mod:`mmrm.engine.signals`) ends after a step, the same in all processes, with a
       checkpoint of that step, ``iter_<N>.pth``. A validation is cut off; the resumed run begins with it. One process
       looks for a signal after every step. Several exchange it every ``LOOK_EVERY`` (10) iterations or batches of a
-      validation, and at the end of an epoch, in one exchange of two numbers.
+      validation, and at the end of an epoch, in one exchange of three numbers, with what
+      NonFiniteLossHook has found.
 
     Args:
         every_minutes (float, optional): Write a checkpoint, ``iter_<N>.pth``, also when the last one is that old. The
@@ -100,7 +101,10 @@ class CrashSafeCheckpointHook(CheckpointHook):
         if runner._resume:  # until the first iteration, and in a validation before it, that checkpoint is this run's
             self._saved_at = runner.iter
         self._stop, self._training = 0, self.saves_on_signals(runner)
-        self._look(0)
+        for hook in runner.hooks:
+            if isinstance(hook, NonFiniteLossHook):
+                hook.shares_exchange = self._training and hook.interval == self.LOOK_EVERY
+        self._look(runner, 0)
         if self._stop:
             self._end(runner, runner.iter)
 
@@ -110,7 +114,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
         if not isinstance(runner.train_loop, ResumableLoop):
             return
-        self._look(runner.iter + 1)
+        self._look(runner, runner.iter + 1)
         saved = self._saved_at == runner.iter + 1
         # Between two updates of an accumulated gradient it would have to hold that, too.
         if (self._due or self._stop) and not saved and not accumulating(runner.optim_wrapper):
@@ -120,8 +124,10 @@ class CrashSafeCheckpointHook(CheckpointHook):
             self._end(runner, runner.iter + 1)
 
     # ---------------------------------------------------------------------------------------- the clock and the signals
-    def _look(self, step: int) -> None:
+    def _look(self, runner, step: int) -> None:
         """Learn whether a checkpoint is due by the clock, and whether the run is to end, in all processes alike.
+
+        What NonFiniteLossHook of one process has found is exchanged with it.
 
         Args:
             step (int): Iterations or batches so far; several processes look every ``LOOK_EVERY`` of them.
@@ -132,7 +138,11 @@ class CrashSafeCheckpointHook(CheckpointHook):
         due = self._due
         if now and self.every_minutes is not None and is_main_process():
             due = due or time.monotonic() - self._written >= 60 * self.every_minutes
-        self._due, self._stop = agree(due, signals.received())
+        watching = next((hook for hook in runner.hooks if isinstance(hook, NonFiniteLossHook)), None)
+        failed = watching is not None and bool(watching.failed)
+        self._due, self._stop, failed = agree(due, signals.received(), failed)
+        if failed:
+            watching.end(runner)
 
     def _end(self, runner, step: int) -> None:
         """End the run, in all processes."""
@@ -160,7 +170,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
 
     def after_val_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         if self._training and batch_idx < self._val_batches:
-            self._look(batch_idx + 1)
+            self._look(runner, batch_idx + 1)
             if self._stop:
                 raise ValidationCutOff(lambda: self._act_between(runner, runner.epoch))
 
@@ -186,7 +196,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
             runner.logger.info(f'Saving checkpoint at {step} iterations')
             self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch + 1, iter=step))
         if isinstance(runner.train_loop, ResumableLoop):
-            self._look(0)
+            self._look(runner, 0)
             self._act_between(runner, runner.epoch + 1)
 
     def after_train(self, runner) -> None:

@@ -43,6 +43,7 @@ class LogConsistencyHook(Hook):
             history = mix.historical_prediction[: mix.count].float()
             lams = mix.share if mix.lams is None else mix.lams[: mix.count, None] * (mix.count / len(mix.lams))
             blind, entropy = blind_kl(history), self._head.omega * mean_entropy(history, lams)
+        blind, entropy = torch.stack([blind, entropy]).tolist()  # one wait for the GPU
         runner.message_hub.update_scalar('train/rm_kl_blind', blind)
         runner.message_hub.update_scalar('train/rm_entropy', entropy)
 

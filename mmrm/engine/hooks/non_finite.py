@@ -50,10 +50,11 @@ class NonFiniteLossHook(Hook):
         self.patience = patience
         self.interval = interval
         self._row: Row = []
-        self._failed: Row = []
+        self.failed: Row = []
+        self.shares_exchange = False  # whether the checkpoint hook exchanges `failed` together with the signals
 
     def before_train(self, runner) -> None:
-        self._row, self._failed = [], []
+        self._row, self.failed = [], []
         self._logged = any(isinstance(hook, RuntimeInfoHook) for hook in runner.hooks)
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs: Optional[dict] = None) -> None:
@@ -68,18 +69,19 @@ class NonFiniteLossHook(Hook):
         wrong = {name: value for name, value in losses.items() if not math.isfinite(value)}
         self._row = [*self._row, (runner.iter + 1, wrong)] if wrong else []
         if len(self._row) >= self.patience:
-            self._failed = self._row
-        if get_world_size() == 1 or (runner.iter + 1) % self.interval == 0:
-            self._end_if_failed(runner)
+            self.failed = self._row
+        due = (runner.iter + 1) % self.interval == 0 and not self.shares_exchange
+        if (get_world_size() == 1 or due) and agree(bool(self.failed))[0]:
+            self.end(runner)
 
     def after_train_epoch(self, runner) -> None:
-        self._end_if_failed(runner)
+        if agree(bool(self.failed))[0]:
+            self.end(runner)
 
-    def _end_if_failed(self, runner) -> None:
-        """Raise in every process if one has failed. All processes must call this after the same iteration."""
-        if agree(bool(self._failed))[0]:
-            row = next(filter(None, all_gather_object(self._failed)))
-            raise diverged(runner, self._message(runner, row))
+    def end(self, runner) -> None:
+        """Raise. All processes must call this after the same iteration."""
+        row = next(filter(None, all_gather_object(self.failed)))
+        raise diverged(runner, self._message(runner, row))
 
     @staticmethod
     def _message(runner, row: Row) -> str:
