@@ -16,6 +16,10 @@ SMALL = {
     'scaling': ('--batches 2 --sizes 32 --classes 10 20 --channels 8 --rounds 2', ['RM adds', 'share_fc', '20']),
     'compile': ('--steps 6 --batch 3 --size 32', ['| 6 |', '| 2 | 0 |']),
     'cost': ('--batch 2 --size 32 --classes 10 --depth 18 --rounds 1', ['RM in all', 'baseline step']),
+    'on_gpu': (
+        '--device cpu --quick',
+        ['| step, float32 |', '| memory |', ' of eager', '| two processes |', 'skipped'],
+    ),
     'loop': ('--rounds 1 --steps 2 --float32', ['baseline', 'rm']),
 }
 
@@ -32,7 +36,7 @@ def run(name, options, timeout=600):
 def test_it_runs_in_small(name):
     options, told = SMALL[name]
     printed = run(name, options)
-    assert all(text in printed for text in told), printed
+    assert all(text in printed for text in told) and 'failed' not in printed, printed
 
 
 @pytest.mark.slow
