@@ -97,7 +97,7 @@ def test_the_last_epoch_alone_is_tested_on_the_test_data(tmp_path):
     [
         (['smoothmix'], "'smoothmix': none, cutmix, mixup, rm are allowed"),
         (['rm:alpha'], 'with options as in rm:prob=0.5,omega=0.5'),
-        (['mixup:omega=1'], 'mixup takes alpha, prob, not omega'),
+        (['mixup:omega=1'], 'mixup takes alpha, prob, first_epochs, last_epochs, not omega'),
         (['none:prob=1'], 'none takes no options, not prob'),
     ],
 )
