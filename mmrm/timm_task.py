@@ -25,12 +25,13 @@ class TrainableModule(RecursiveMixModel):
     """The network with RM, and what timm's optimizers ask of a network."""
 
     def no_weight_decay(self) -> set:
-        names = self.module.no_weight_decay() if hasattr(self.module, 'no_weight_decay') else ()
-        return {f'module.{name}' for name in names}
+        names = getattr(self.module, 'no_weight_decay', set)
+        return {f'module.{name}' for name in names()}
 
     def group_matcher(self, coarse: bool = False) -> Any:
         """The network's groups of layers, with ``fc_roi`` in the last one."""
-        layers = group_parameters(self.module, self.module.group_matcher(coarse=coarse), reverse=True)
+        network: Any = self.module
+        layers = group_parameters(network, network.group_matcher(coarse=coarse), reverse=True)
         last = max(layers.values(), default=0)
         return lambda name: layers.get(name.removeprefix('module.'), last)
 
@@ -62,7 +63,7 @@ class RecursiveMixTask(TrainingTask):
     ):
         super().__init__(device=device, dtype=dtype, verbose=verbose)
         module = TrainableModule(model, layer, loss=criterion, **options).to(self.device, self.dtype)
-        self.trainable_module: nn.Module = module
+        self.trainable_module: Any = module
         self._module = [module]  # out of nn.Module's sight: the same one, without DDP and compile around it
 
     @property
@@ -79,11 +80,11 @@ class RecursiveMixTask(TrainingTask):
         self.trainable_module = DistributedDataParallel(self.trainable_module, device_ids=device_ids, **ddp_kwargs)
         return self
 
-    def compile(self, backend: str = 'inductor', mode: Optional[str] = None, **compile_kwargs: Any) -> nn.Module:
+    def compile(self, backend: str = 'inductor', mode: Optional[str] = None, **compile_kwargs: Any) -> Any:  # type: ignore[override]
         """Compile the network and its losses, one graph; the mixing stays eager."""
         options = dict(backend=backend, mode=mode, **compile_kwargs)
         self.trainable_module = torch.compile(self.trainable_module, **options)
-        self.eval_model = torch.compile(self.module.module, **options)
+        self.eval_model: Any = torch.compile(self.module.module, **options)
         return self.eval_model
 
     def setup_ema(

@@ -138,7 +138,7 @@ class RecursiveMixModel(nn.Module):
         self.consistency = Consistency(self.in_channels, self.num_classes, omega, multi_label).to(device)
         self.loss = loss.to(device) if isinstance(loss, nn.Module) else loss
         if loss is not None:
-            self._try_loss(torch.zeros(2, self.num_classes, device=device))
+            _try_loss(loss, torch.zeros(2, self.num_classes, device=device))
 
     @property
     def enabled(self) -> bool:
@@ -235,21 +235,6 @@ class RecursiveMixModel(nn.Module):
             return F.binary_cross_entropy_with_logits(logits, scores, reduction='sum') / len(logits)
         return self.loss(logits, scores)
 
-    def _try_loss(self, logits: torch.Tensor) -> None:
-        """Raise if the user's loss does not take mixed scores or does not return a scalar."""
-        name = getattr(self.loss, '__name__', type(self.loss).__name__)
-        try:
-            with torch.no_grad():
-                value = self.loss(logits, torch.full_like(logits, 1 / logits.shape[1]))
-        except Exception as error:
-            raise ValueError(
-                f'RecursiveMixModel: loss={name} fails on scores of shape (N, num_classes) ({_reason(error)}). '
-                'Mixed labels are scores: take a loss for soft labels.'
-            ) from error
-        if not isinstance(value, torch.Tensor) or value.ndim:
-            what = f'shape {tuple(value.shape)}' if isinstance(value, torch.Tensor) else type(value).__name__
-            raise ValueError(f'RecursiveMixModel: loss={name} must return a scalar tensor, but it returned {what}.')
-
     def __getstate__(self) -> dict:
         # An averaged copy needs no history, and a saved one would carry a batch of images along.
         state = dict(self.__dict__)
@@ -260,6 +245,22 @@ class RecursiveMixModel(nn.Module):
 
     def extra_repr(self) -> str:
         return f'layer={self.layer!r}, rm={self.rm}'
+
+
+def _try_loss(loss: Callable, logits: torch.Tensor) -> None:
+    """Raise if the user's loss does not take mixed scores or does not return a scalar."""
+    name = getattr(loss, '__name__', type(loss).__name__)
+    try:
+        with torch.no_grad():
+            value = loss(logits, torch.full_like(logits, 1 / logits.shape[1]))
+    except Exception as error:
+        raise ValueError(
+            f'RecursiveMixModel: loss={name} fails on scores of shape (N, num_classes) ({_reason(error)}). '
+            'Mixed labels are scores: take a loss for soft labels.'
+        ) from error
+    if not isinstance(value, torch.Tensor) or value.ndim:
+        what = f'shape {tuple(value.shape)}' if isinstance(value, torch.Tensor) else type(value).__name__
+        raise ValueError(f'RecursiveMixModel: loss={name} must return a scalar tensor, but it returned {what}.')
 
 
 def _reason(error: Exception) -> str:
