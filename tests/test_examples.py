@@ -118,26 +118,11 @@ def test_torchvision_recipe_resumes(data, tmp_path, mixed, capsys):
     assert [line.split(':')[0] for line in capsys.readouterr().out.splitlines()] == ['epoch 1', 'epoch 2', 'epoch 3']
 
 
+@pytest.mark.slow
 def test_torchvision_recipe_in_two_processes(data, tmp_path, free_port):
-    command = [
-        sys.executable,
-        '-m',
-        'torch.distributed.run',
-        '--nproc_per_node',
-        '2',
-        '--master_port',
-        str(free_port),
-        str(FOLDER / 'torchvision_recipe.py'),
-        str(data),
-        *NETWORK,
-        '--workers',
-        '0',
-        *COMMON,
-        '--epochs',
-        '1',
-        '--out',
-        str(tmp_path),
-    ]
+    launch = [sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_port', str(free_port)]
+    script = [str(FOLDER / 'torchvision_recipe.py'), str(data), *NETWORK, '--workers', '0', *COMMON]
+    command = [*launch, *script, '--epochs', '1', '--out', str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert run.returncode == 0, run.stderr
     assert run.stdout.count('epoch 1: loss') == 1

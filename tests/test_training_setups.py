@@ -177,7 +177,7 @@ def _ddp_worker(rank, port, folder):
     np.random.seed(rank)  # the ranks choose differently in most iterations: one mixes, the other does not
     generator = torch.Generator().manual_seed(rank)
     lambdas = []
-    for _ in range(12):
+    for _ in range(6):
         log = ddp.train_step(batch(generator=generator), wrapper)
         lambdas.append(float(log['rm_lambda']))
     history = model.data_preprocessor.batch_augments.augments[0]._history.images
