@@ -7,9 +7,8 @@ import torch
 from mmpretrain.registry import BATCH_AUGMENTS
 
 from ..core import INTERPOLATIONS, Mix, RecursiveMix, mix_labels, resize_fill, sample_box, to_device
-from ..utils.errors import UserValueError
+from ..utils.errors import UserValueError, check_numbers
 from .regularisers import CutMixMoEx, FeatureCutMix, ManifoldMixup, MoEx, PuzzleMix, StyleCutMix
-from .regularisers.checks import check_positive
 
 for augment in (RecursiveMix, CutMixMoEx, FeatureCutMix, ManifoldMixup, MoEx, PuzzleMix, StyleCutMix):
     BATCH_AUGMENTS.register_module(module=augment)
@@ -31,10 +30,10 @@ class ResizeFillMix:
     """
 
     def __init__(self, alpha: float = 1.0, interpolation: str = 'nearest', rng: Any = None):
-        self.alpha = check_positive('ResizeFillMix', 'alpha', alpha)
+        check_numbers('ResizeFillMix', 0, above=True, alpha=alpha)
         if interpolation not in INTERPOLATIONS:
             raise UserValueError(f'ResizeFillMix: interpolation={interpolation!r} must be one of {INTERPOLATIONS}.')
-        self.interpolation, self.rng = interpolation, rng
+        self.alpha, self.interpolation, self.rng = alpha, interpolation, rng
         self._mix: Optional[Mix] = None
 
     def __call__(self, batch_input: torch.Tensor, batch_score: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:

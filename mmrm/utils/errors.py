@@ -33,12 +33,19 @@ class UserFileError(UserError, OSError):
         return str(self.args[0]) if self.args else ''
 
 
-def check_numbers(owner: str, low: float, high: float = math.inf, integer: bool = False, **values) -> None:
-    """Raise a :class:`UserValueError` that names ``owner`` and the value unless all values are from low to high."""
+def check_numbers(
+    owner: str, low: float, high: float = math.inf, integer: bool = False, above: bool = False, **values
+) -> None:
+    """Raise a :class:`UserValueError` that names ``owner`` and the value unless all are finite and from low to high.
+
+    ``above``: ``low`` itself is not allowed.
+    """
     for name, value in values.items():
         kinds = int if integer else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-            span = f'>= {low:g}' if high == math.inf else f'from {low:g} to {high:g}'
+        number = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or not low <= value <= high or (above and value == low):
+            least = f'above {low:g}' if above else f'>= {low:g}'
+            span = least if high == math.inf else f'from {low:g} to {high:g}'
             raise UserValueError(f'{owner}: {name}={value!r} must be {"an integer" if integer else "a number"} {span}.')
 
 

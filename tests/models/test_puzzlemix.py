@@ -254,7 +254,7 @@ def test_without_gco_wrapper_binding_says_what_to_install(monkeypatch):
     + [('blocks', [1]), ('neighbour_size', 0)],
 )
 def test_bad_arguments_are_named(argument, value):
-    with pytest.raises(UserValueError, match=f'PuzzleMix: (each of )?{argument}='):
+    with pytest.raises(UserValueError, match=f'PuzzleMix: (each of: )?{argument}='):
         PuzzleMix(**{argument: value})
 
 

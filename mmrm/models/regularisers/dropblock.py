@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ...utils.errors import UserTypeError, UserValueError
-from .checks import check_count, check_share
+from ...utils.errors import UserTypeError, UserValueError, check_numbers
 from .layer_mix import backbone_of, stages
 
 
@@ -72,10 +71,11 @@ class DropBlock:
     """
 
     def __init__(self, block_size: int, keep_prob: float):
-        self.block_size = check_count('DropBlock', 'block_size', block_size)
-        self.keep_prob = check_share('DropBlock', 'keep_prob', keep_prob)
-        if self.keep_prob == 0:
+        check_numbers('DropBlock', 1, integer=True, block_size=block_size)
+        check_numbers('DropBlock', 0, 1, keep_prob=keep_prob)
+        if keep_prob == 0:
             raise UserValueError('DropBlock: keep_prob=0 would drop everything; it must be above 0 and at most 1.')
+        self.block_size, self.keep_prob = block_size, float(keep_prob)
         self.network: Optional[nn.Module] = None
 
     def __call__(self, module: nn.Module, arguments: tuple, output: torch.Tensor) -> torch.Tensor:

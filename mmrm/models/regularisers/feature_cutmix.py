@@ -9,7 +9,7 @@ from typing import Any, Sequence, Tuple
 import torch
 
 from ...core import Box, sample_box
-from .checks import check_positive
+from ...utils.errors import check_numbers
 from .layer_mix import LayerMix
 
 
@@ -70,7 +70,8 @@ class FeatureCutMix(LayerMix):
         rng: Any = None,
     ):
         super().__init__(layers, rng)
-        self.alpha = check_positive(self._name, 'alpha', alpha)
+        check_numbers(self._name, 0, above=True, alpha=alpha)
+        self.alpha = alpha
 
     def draw(self, count: int, size: Sequence[int]):
         lam = self._generator.beta(self.alpha, self.alpha)

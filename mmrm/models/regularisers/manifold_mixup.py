@@ -7,7 +7,7 @@ from typing import Any, Sequence, Union
 
 import torch
 
-from .checks import check_positive
+from ...utils.errors import check_numbers
 from .layer_mix import LayerMix
 
 
@@ -41,7 +41,8 @@ class ManifoldMixup(LayerMix):
 
     def __init__(self, alpha: float = 1.0, layers: Sequence[str] = ('input', 'layer1', 'layer2'), rng: Any = None):
         super().__init__(layers, rng)
-        self.alpha = check_positive(self._name, 'alpha', alpha)
+        check_numbers(self._name, 0, above=True, alpha=alpha)
+        self.alpha = alpha
 
     def draw(self, count: int, size: Sequence[int]):
         lam = self._generator.beta(self.alpha, self.alpha)

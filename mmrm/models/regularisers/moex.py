@@ -9,7 +9,7 @@ from typing import Any, Optional, Sequence, Tuple
 import torch
 
 from ...core import mix_labels, to_device
-from .checks import check_positive, check_share
+from ...utils.errors import check_numbers
 from .feature_cutmix import FeatureCutMix
 from .layer_mix import INPUT, LayerMix
 
@@ -69,7 +69,8 @@ class MoEx(LayerMix):
 
     def __init__(self, lam: float = 0.5, layer: str = 'maxpool', rng: Any = None):
         super().__init__(layer, rng)
-        self.lam = check_share(self._name, 'lam', lam)
+        check_numbers(self._name, 0, 1, lam=lam)
+        self.lam = float(lam)
 
     def draw(self, count: int, size: Sequence[int]):
         index = torch.randperm(count)
@@ -101,8 +102,9 @@ class CutMixMoEx(MoEx):
         self, alpha: float = 1.0, lam: float = 0.9, moex_prob: float = 0.25, layer: str = 'maxpool', rng: Any = None
     ):
         super().__init__(lam, layer, rng)
-        self.moex_prob = check_share(self._name, 'moex_prob', moex_prob)
-        self.cutmix = FeatureCutMix(check_positive(self._name, 'alpha', alpha), INPUT, rng)
+        check_numbers(self._name, 0, 1, moex_prob=moex_prob)
+        check_numbers(self._name, 0, above=True, alpha=alpha)
+        self.moex_prob, self.cutmix = moex_prob, FeatureCutMix(alpha, INPUT, rng)
         self._index: Optional[torch.Tensor] = None
 
     def draw(self, count: int, size: Sequence[int]):

@@ -23,10 +23,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...core import mix_labels, to_device
-from ...utils.errors import UserError, UserValueError
+from ...utils.errors import UserError, UserValueError, check_numbers
 from ...wrapper import evaluation_mode
 from .binding import BoundAugment
-from .checks import check_count, check_not_negative, check_positive
 from .pixels import check_preprocessor, to_pixels
 
 # A power of two, so exact; without it small gradients vanish in float16.
@@ -357,18 +356,17 @@ class PuzzleMix(BoundAugment):
         neighbour_size: int = 2,
         rng: Any = None,
     ):
-        self.alpha = check_positive('PuzzleMix', 'alpha', alpha)
-        self.beta = check_not_negative('PuzzleMix', 'beta', beta)
-        self.gamma = check_not_negative('PuzzleMix', 'gamma', gamma)
-        self.eta = check_not_negative('PuzzleMix', 'eta', eta)
-        self.eps = check_not_negative('PuzzleMix', 'eps', eps)
-        self.labels = check_count('PuzzleMix', 'labels', labels, least=2)
-        self.neighbour_size = check_count('PuzzleMix', 'neighbour_size', neighbour_size)
+        check_numbers('PuzzleMix', 0, above=True, alpha=alpha)
+        check_numbers('PuzzleMix', 0, beta=beta, gamma=gamma, eta=eta, eps=eps)
+        check_numbers('PuzzleMix', 2, integer=True, labels=labels)
+        check_numbers('PuzzleMix', 1, integer=True, neighbour_size=neighbour_size)
         blocks = [blocks] if isinstance(blocks, int) else blocks
         if not isinstance(blocks, (list, tuple)) or not blocks:
             raise UserValueError(f'PuzzleMix: blocks={blocks!r} must be a list of integers >= 2.')
-        self.blocks = tuple(check_count('PuzzleMix', 'each of blocks', each, least=2) for each in blocks)
-        self.rng = rng
+        for each in blocks:
+            check_numbers('PuzzleMix: each of', 2, integer=True, blocks=each)
+        self.alpha, self.beta, self.gamma, self.eta, self.eps = alpha, beta, gamma, eta, eps
+        self.labels, self.blocks, self.neighbour_size, self.rng = labels, tuple(blocks), neighbour_size, rng
 
     def bind(self, model: nn.Module) -> None:
         """Get the model; raises if the graph cut is not installed."""

@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...core import Box, mix_labels, sample_box, to_device
-from ...utils.errors import UserError, UserFileError, UserTypeError, UserValueError
+from ...utils.errors import UserError, UserFileError, UserTypeError, UserValueError, check_numbers
 from .binding import BoundAugment
-from .checks import check_count, check_not_negative, check_positive, check_share
 from .pixels import check_preprocessor, from_pixels, to_pixels
 
 EPS = 1e-5
@@ -79,21 +78,13 @@ def build_decoder(weights: Mapping[str, torch.Tensor], name: str = 'decoder') ->
 
 
 def _loaded(network: nn.Sequential, weights: Mapping[str, torch.Tensor], name: str) -> nn.Sequential:
-    wanted = {key: tuple(value.shape) for key, value in network.state_dict().items()}
-    missing, unknown = [key for key in wanted if key not in weights], [key for key in weights if key not in wanted]
-    if missing or unknown:
+    try:
+        network.load_state_dict({key: value.float() for key, value in weights.items()})
+    except (RuntimeError, AttributeError) as error:  # names what is missing, unknown or of another shape
         raise UserValueError(
-            f'{name}: these are not the weights of that network: {len(missing)} of {len(wanted)} tensors are missing '
-            f'({", ".join(missing[:3]) or "none"}), {len(unknown)} are unknown '
-            f'({", ".join(map(str, unknown[:3])) or "none"}). The layout is that of the public PyTorch port of AdaIN: '
-            f'{WHERE}'
-        )
-    for key, shape in wanted.items():
-        found = weights[key]
-        if not isinstance(found, torch.Tensor) or tuple(found.shape) != shape:
-            got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-            raise UserValueError(f'{name}: {key} must have shape {shape}, but is {got}.')
-    network.load_state_dict({key: weights[key].float() for key in wanted})
+            f'{name}: these are not the weights of that network. The layout is that of the public PyTorch port of '
+            f'AdaIN: {WHERE} {" ".join(str(error).split())[:300]}'
+        ) from None
     return network.eval().requires_grad_(False)
 
 
@@ -303,13 +294,13 @@ class StyleCutMix(BoundAugment):
                 raise UserTypeError(f'StyleCutMix: {name}={value!r} must be the path of a file.')
         if not isinstance(distances, (str, Path, list, tuple)):
             raise UserTypeError(f'StyleCutMix: distances={distances!r} must be the path of a file or a list of rows.')
-        self.r = check_share('StyleCutMix', 'r', r)
-        self.delta = check_positive('StyleCutMix', 'delta', delta)
-        self.alpha = check_positive('StyleCutMix', 'alpha', alpha)
-        self.same_class = check_not_negative('StyleCutMix', 'same_class', same_class)
-        self.size = check_count('StyleCutMix', 'size', size, least=2 * SHRINKS_BY)
+        check_numbers('StyleCutMix', 0, 1, r=r)
+        check_numbers('StyleCutMix', 0, above=True, delta=delta, alpha=alpha)
+        check_numbers('StyleCutMix', 0, same_class=same_class)
+        check_numbers('StyleCutMix', 2 * SHRINKS_BY, integer=True, size=size)
         if size % SHRINKS_BY:
             raise UserValueError(f'StyleCutMix: size={size} must be a multiple of {SHRINKS_BY}.')
+        self.r, self.delta, self.alpha, self.same_class, self.size = r, delta, alpha, same_class, size
         self.encoder, self.decoder, self.distances, self.rng = encoder, decoder, distances, rng
         self._networks: Optional[Tuple[nn.Module, nn.Module]] = None
         self._distances: Optional[torch.Tensor] = None
