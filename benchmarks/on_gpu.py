@@ -126,8 +126,10 @@ def main() -> None:
         parser.error('torch.cuda.is_available() is false')
     precisions = [name for name in PRECISIONS if args.device == 'cuda' or name == 'float32']
     work = {'tests': run_tests}
-    work.update({f'step, {name}': lambda args, name=name: compare(args, precision=name) for name in precisions})
-    work.update({'memory': memory, 'RM eager, compiled': compiled, 'two processes': two_processes})
+    work.update({f'ms per step, {name}': lambda args, name=name: compare(args, precision=name) for name in precisions})
+    work.update(
+        {'memory': memory, 'ms per step, RM eager and compiled': compiled, 'ms per step, two processes': two_processes}
+    )
     rows = []
     for name, measure in work.items():
         print(f'{name} ...', file=sys.stderr)

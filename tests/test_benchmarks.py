@@ -18,7 +18,7 @@ SMALL = {
     'cost': ('--batch 2 --size 32 --classes 10 --depth 18 --rounds 1', ['RM in all', 'baseline step']),
     'on_gpu': (
         '--device cpu --quick',
-        ['| step, float32 |', '| memory |', ' of eager', '| two processes |', 'skipped'],
+        ['| ms per step, float32 |', '| memory |', ' of eager', 'two processes |', 'skipped'],
     ),
     'loop': ('--rounds 1 --steps 2 --float32', ['baseline', 'rm']),
 }

@@ -19,13 +19,21 @@ from mmrm.engine.runner import read_at_once
 from mmrm.models.regularisers import stylecutmix
 from mmrm.utils.random_state import get_random_state, set_random_state
 
-PLAIN = dict(type='LinearClsHead', num_classes=5, in_channels=64)
 # How often the host waits for the device in a step of each method. PuzzleMix cuts graphs on the CPU.
 WAITS = dict(
-    RecursiveMix=0, ResizeFillMix=0, ManifoldMixup=0, MoEx=0, FeatureCutMix=0, CutMixMoEx=0, StyleCutMix=0, PuzzleMix=3
+    RecursiveMix=0,
+    PerSample=0,
+    ResizeFillMix=0,
+    ManifoldMixup=0,
+    MoEx=0,
+    FeatureCutMix=0,
+    CutMixMoEx=0,
+    StyleCutMix=0,
+    PuzzleMix=3,
 )
 OPTIONS = dict(
     RecursiveMix=dict(alpha=1.0),
+    PerSample=dict(type='RecursiveMix', alpha=1.0, per_sample=True),
     ManifoldMixup=dict(layers='layer1'),
     FeatureCutMix=dict(layers='layer1'),
     CutMixMoEx=dict(moex_prob=1.0),
@@ -52,9 +60,9 @@ def test_walk_over_the_graph_is_bit_equal_to_torchs_engine():
 
 def build(method, monkeypatch):
     """A small classifier with one method, bound and on the fake device."""
-    omega = 0.5 if method == 'RecursiveMix' else 0
+    omega = 0.5 if method in ('RecursiveMix', 'PerSample') else 0
     with unset_fake_temporarily():
-        model = classifier(omega=omega, augments=dict(type=method, **OPTIONS.get(method, {})))
+        model = classifier(omega=omega, augments={'type': method, **OPTIONS.get(method, {})})
         augment = model.data_preprocessor.batch_augments.augments[0]
         encoder = nn.Sequential(nn.Conv2d(3, 3, 1), *stylecutmix._layers(3, stylecutmix.ENCODER))
         decoder = nn.Sequential(*stylecutmix._layers(512, stylecutmix.DECODER)[:-1])
@@ -99,7 +107,7 @@ def test_a_step_stays_on_the_device(method, dtype, gpu, monkeypatch):
     scores = torch.stack([sample.gt_score for sample in data['data_samples']])
     for tensor in (data['inputs'], scores, *losses.values(), *(p.grad for p in model.parameters())):
         assert tensor.device == DEVICE and tensor.dtype == torch.float32
-    if method == 'RecursiveMix':
+    if method in ('RecursiveMix', 'PerSample'):
         assert data['data_samples'][0].rm_mix.lam > 0 and losses.keys() >= {'loss_consistency', 'rm_kl', 'rm_lambda'}
 
 
