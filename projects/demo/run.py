@@ -92,9 +92,6 @@ def plan(work_dir: Path, quick: bool = False) -> list:
     runs: list = []
     for name, (config, metric, _, _) in RUNS.items():
         options = dict(QUICK_OPTIONS) if quick else {}
-        if runs:
-            backbone = {'type': 'StrictPretrained', 'checkpoint': str(work_dir / 'cells')}
-            options.update({f'model.init_cfg.{key}': value for key, value in backbone.items()})
         cfg = jobs.merged_config(CONFIGS / f'{config}.py', options)
         made_of = [run.fingerprint for run in runs[:1]]
         runs.append(
@@ -124,6 +121,7 @@ def train(runs: Sequence, number: int) -> None:
     def ready(run) -> bool:
         return run is runs[0] or runs[0].finished()
 
+    os.environ['MMRM_BACKBONE'] = str(runs[0].work_dir)  # of detector and segmentor; in no setting, so it may be moved
     states = jobs.run_all(runs, number, cpu=True, ready=ready, every=20)
     if set(states.values()) - {'finished'}:
         raise UserError('the demo is not finished; the lines above say why. The same command resumes it.')
