@@ -327,9 +327,9 @@ def render(name: str, filled: List[Filled], form: str = 'markdown') -> str:
     return '\n'.join(parts) + '\n'
 
 
-def render_all(names: Sequence[str], root: Path, given: dict, form: str) -> str:
-    """Fill and write several tables one below the other; a CSV has one header."""
-    texts = [render(name, fill(TABLES[name], root, given), form) for name in names]
+def render_all(filled: Dict[str, List[Filled]], form: str) -> str:
+    """Write several filled tables, by name, one below the other; a CSV has one header."""
+    texts = [render(name, rows, form) for name, rows in filled.items()]
     if form == 'csv':
         return texts[0] + ''.join(text.partition('\n')[2] for text in texts[1:])
     return '\n'.join(texts)

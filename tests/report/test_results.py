@@ -1,0 +1,81 @@
+"""Files of results: what one person's runs write, another one's tables read."""
+
+import json
+from pathlib import Path
+
+import pytest
+from run_logs import epochs, write_session
+
+from mmrm.cli.tables import main
+from mmrm.report.results import read_results
+from mmrm.utils.config import read_config
+from mmrm.utils.errors import UserFileError
+
+RESULTS = Path(__file__).resolve().parents[2] / 'results'
+R18 = 'resnet18_2xb64_cifar100'
+
+
+@pytest.fixture
+def saved(tmp_path, capsys):
+    """A file of two runs of the shipped config with another batch size, and the table that was printed with it."""
+    cfg = read_config(f'configs/rm/{R18}.py', {'train_dataloader.batch_size': 128})
+    for seed, best in enumerate((81.0, 82.0)):
+        records = [dict(record, step=200 if 'loss' not in record else record['step']) for record in epochs(200, [best])]
+        write_session(tmp_path / 'runs' / 'rm' / R18 / f'seed{seed}', '20260101_000000', records, cfg.pretty_text)
+    main(['cifar100', '--work-dir', str(tmp_path / 'runs'), '--save', str(tmp_path / 'mine.json')])
+    return tmp_path / 'mine.json', capsys.readouterr().out
+
+
+def numbers(printed):
+    """The table itself, without what stands below it."""
+    return printed.partition('Behind the numbers:')[0]
+
+
+def test_a_table_of_results_is_that_of_the_runs(saved, capsys):
+    path, printed = saved
+    main(['cifar100', '--results', str(path)])
+    again = capsys.readouterr().out
+    assert (
+        numbers(again) == numbers(printed)
+        and '18.50 ± 0.71 (n=2)' in again
+        and '2 runs finished, other settings' in again
+    )
+    assert 'train_dataloader.batch_size=128 instead of 64' in again  # and nothing else
+    assert again.count('instead of') == 2 and 'mine.json/rm/seed0 (checkpoint not kept)' in again
+    (config,) = read_results(path)
+    assert config == f'configs/rm/{R18}.py'
+    assert read_results(path)[config][0].training['hours'] == pytest.approx(0.5 * 2000 / 3600, abs=1e-3)
+
+
+def test_the_file_holds_no_folder_of_the_machine(saved, tmp_path):
+    assert str(tmp_path) not in saved[0].read_text() and '/data' not in saved[0].read_text()
+
+
+@pytest.mark.parametrize(
+    'change, words',
+    [
+        (dict(format=2), 'format 2 instead of 1'),
+        (dict(runs=[dict(config='configs/rm/x.py')]), 'seed'),
+        (dict(runs=[dict(config='configs/rm/x.py', seed=0, validations={})]), 'max'),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(saved, tmp_path, change, words):
+    other = tmp_path / 'other.json'
+    other.write_text(json.dumps({**json.loads(saved[0].read_text()), **change}))
+    with pytest.raises(UserFileError, match=words):
+        read_results(other)
+
+
+def test_without_runs_nothing_is_saved(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr('mmrm.utils.paths.home', lambda: tmp_path)
+    with pytest.raises(SystemExit):
+        main(['cifar100', '--save', 'mine.json'])
+    assert 'there is no run to write' in capsys.readouterr().err and not Path('mine.json').exists()
+
+
+def test_every_file_of_the_project_is_read():
+    """results/ starts empty; each file that is sent in holds finished runs of shipped configs."""
+    for path in RESULTS.glob('*.json'):
+        for config, runs in read_results(path).items():
+            assert (RESULTS.parent / config).is_file() and all(run.finished for run in runs), path
