@@ -71,12 +71,10 @@ def test_the_other_regularisers_are_shown_at_the_input_and_change_no_row(cfg):
     assert mixed_batches.draw_gallery(gallery) is not None
 
 
-def test_the_gallery_is_the_same_for_the_same_seed_and_leaves_the_generators_alone(cfg):
+def test_the_gallery_leaves_the_generators_alone(cfg):
     before = np.random.get_state()[1].copy()
-    first, second = (mixed_batches.collect(cfg, iterations=3, batch=2, seed=5) for _ in range(2))
+    mixed_batches.collect(cfg, iterations=3, batch=2, seed=5)
     assert np.array_equal(np.random.get_state()[1], before)
-    for name in first.methods:
-        assert all(np.array_equal(a.images, b.images) for a, b in zip(first.methods[name], second.methods[name]))
 
 
 def test_a_config_without_rm_shows_the_defaults_and_says_so(tmp_path):
@@ -106,16 +104,14 @@ def test_mistakes_are_named(tmp_path):
 
 
 # ----------------------------------------------------------------------------------------------------------------- hook
-def train(folder, hooks, backends=None):
+def train(folder, hooks):
     """Train two epochs of six iterations; returns the final weights."""
     init_default_scope('mmpretrain')
     folder.mkdir()
     cfg = Config.fromfile(write_run(folder))
     cfg.work_dir = str(folder / 'work')
     cfg.custom_hooks += hooks
-    cfg.visualizer = dict(
-        type='UniversalVisualizer', vis_backends=backends or [dict(type='LocalVisBackend')], name=folder.name
-    )
+    cfg.visualizer = dict(type='UniversalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name=folder.name)
     cfg.experiment_name = f'{folder.parent.name}_{folder.name}'
     torch.manual_seed(0)
     runner = Runner.from_cfg(cfg)
@@ -165,22 +161,6 @@ def test_a_picture_holds_successive_iterations_only():
         hook._keep(None, None, dict(inputs=torch.zeros(1, 3, 2, 2), data_samples=[SimpleNamespace()]))
         taken.append(len(hook._kept))
     assert taken == [0, 0, 0, 1, 2, 3] and [iteration for iteration, *_ in hook._kept] == [11, 12, 13]
-
-
-@pytest.mark.slow
-def test_the_hook_feeds_tensorboard(tmp_path):
-    pytest.importorskip('tensorboard')
-    train(
-        tmp_path / 'board',
-        [dict(type='MixedBatchesHook', interval=6, length=2, samples=1)],
-        [dict(type='TensorboardVisBackend')],
-    )
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = next((tmp_path / 'board').rglob('events.out.tfevents*'))
-    accumulator = EventAccumulator(str(events))
-    accumulator.Reload()
-    assert [image.step for image in accumulator.Images('mixed_batches')] == [1, 7]
 
 
 @pytest.mark.parametrize(

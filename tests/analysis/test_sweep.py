@@ -4,8 +4,6 @@ import stat
 import sys
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
 from mmengine.config import Config
 from mmpretrain.registry import MODELS
@@ -30,24 +28,6 @@ def runs(tmp_path, monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------------------- planning
-def test_the_sweeps_are_those_of_the_paper():
-    assert {name: list(each.values) for name, each in sweep.SWEEPS.items()} == dict(
-        alpha=['0.1', '0.2', '0.3', '0.4', '0.5', '0.6', '0.7', '0.8', '0.9'],
-        omega=['0', '0.01', '0.05', '0.08', '0.1', '0.2', '0.3', '0.4', '0.5', '1'],
-        components=['rs', 'rs+his', 'rs+his+cl'],
-        fc=['unshared', 'shared'],
-        interpolation=['nearest', 'bilinear'],
-    )
-    pyramid, resnet, imagenet = 'cifar10-pyramidnet200', 'cifar100-resnet18', 'in1k-resnet50'
-    assert {name: each.settings for name, each in sweep.SWEEPS.items()} == dict(
-        alpha=(pyramid, resnet),
-        omega=(pyramid, resnet),
-        components=('cifar100-pyramidnet164',),
-        fc=(pyramid, resnet, imagenet),
-        interpolation=(pyramid, resnet, imagenet),
-    )
-
-
 def model_of(run):
     """The preprocessor's augment and the head of a run, through train.py's own command line."""
     args = train.parser().parse_args(run.command()[2:])
@@ -139,8 +119,6 @@ def test_a_config_of_ones_own_may_have_its_preprocessor_beside_the_model(tmp_pat
 
 
 # -------------------------------------------------------------------------------------------------------------- running
-
-
 def test_other_settings_in_the_same_folder_are_an_error_and_nothing_is_lost(runs, tmp_path):
     jobs.train(runs[0])
     before = sorted(tmp_path.rglob('*'))
@@ -194,37 +172,7 @@ def test_a_job_trains_its_run_and_a_second_one_finds_it_done(runs, monkeypatch):
         sweep.SlurmJob(runs[1])()
 
 
-# ------------------------------------------------------------------------------------------------------- the real thing
-@pytest.fixture
-def config(tmp_path):
-    """A RecursiveMix config that trains in a second."""
-    for split in ('train', 'val'):
-        for name in ('a', 'b'):
-            folder = tmp_path / 'data' / split / name
-            folder.mkdir(parents=True)
-            for number in range(4):
-                image = np.random.randint(0, 256, (16, 16, 3), dtype=np.uint8)
-                cv2.imwrite(str(folder / f'{number}.png'), image)
-    path = tmp_path / 'tiny.py'
-    path.write_text(f"""
-_base_ = {str(ROOT / 'configs' / 'rm' / 'resnet18-w16_2xb64_cifar10.py')!r}
-model = dict(
-    data_preprocessor=dict(num_classes=2),
-    backbone=dict(stem_channels=4, base_channels=4),
-    head=dict(num_classes=2, in_channels=32))
-dataset = dict(
-    _delete_=True, type='CustomDataset', data_root={str(tmp_path / 'data')!r}, data_prefix='train',
-    pipeline=[dict(type='LoadImageFromFile'), dict(type='PackInputs')])
-train_dataloader = dict(batch_size=4, num_workers=0, dataset=dataset)
-val_dataloader = dict(batch_size=4, num_workers=0, persistent_workers=False, dataset=dict(dataset, data_prefix='val'))
-test_dataloader = val_dataloader
-val_evaluator = dict(topk=(1, ))
-test_evaluator = val_evaluator
-train_cfg = dict(max_epochs=2)
-""")
-    return path
-
-
+# ------------------------------------------------------------------------------------------------------------- the tool
 @pytest.fixture
 def tool(monkeypatch):
     """Runs tools/analysis/sweep.py here; the runs that it starts are processes of their own. Returns its exit code."""
@@ -242,32 +190,6 @@ def tool(monkeypatch):
         return 0
 
     return run
-
-
-@pytest.mark.slow
-def test_the_tool_trains_a_sweep_and_repeats_nothing(config, tmp_path, tool, capsys):
-    command = (
-        'fc',
-        '--setting',
-        config,
-        '--values',
-        'shared',
-        '--seeds',
-        3,
-        '--device',
-        'cpu',
-        '--work-dir',
-        tmp_path / 'w',
-    )
-    assert tool(*command) == 0, capsys.readouterr()
-    work_dir = tmp_path / 'w' / 'fc' / 'tiny' / 'shared' / 'seed3'
-    assert (work_dir / 'epoch_2.pth').is_file() and list(work_dir.glob('best_accuracy_top1_epoch_*.pth'))
-    saved = Config.fromfile(work_dir / 'tiny.py')
-    assert saved.model.head.share_fc is True and saved.randomness.seed == 3
-    modified = (work_dir / 'epoch_2.pth').stat().st_mtime_ns
-    capsys.readouterr()
-    assert tool(*command) == 0 and '1 runs, 1 of them finished already' in capsys.readouterr().out
-    assert (work_dir / 'epoch_2.pth').stat().st_mtime_ns == modified
 
 
 def test_a_dry_run_prints_the_commands_and_starts_nothing(tmp_path, tool, capsys):

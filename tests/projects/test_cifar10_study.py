@@ -178,14 +178,6 @@ def test_the_command_runs_what_is_missing_and_writes_down_each_result(tool, tmp_
     assert (tmp_path / 'w' / 'rm' / 'seed0' / 'starts').read_text().split() == ['0']
 
 
-def test_a_failed_run_leaves_no_result_and_an_exit_code(tool, tmp_path):
-    (tmp_path / 'w').mkdir()
-    (tmp_path / 'w' / 'fail-rm').write_text('1')
-    code, printed = tool('--methods', 'rm', '--seeds', 0)
-    assert code == 1 and 'rm seed 0: failed' in printed
-    assert not (tmp_path / 'w' / 'results.jsonl').exists()
-
-
 def test_a_cpu_without_bfloat16_is_told_of_float32(tool, tmp_path, monkeypatch):
     monkeypatch.setattr(optim_wrapper, 'bfloat16_is_fast', lambda: False)
     code, printed = tool('--methods', 'rm', '--seeds', 0)

@@ -158,19 +158,6 @@ def write_backbone(tmp_path, method='rm', seed=0):
     torch.save(dict(state_dict=state, meta={}), transfer.backbone_file(trial(tmp_path, method, seed)))
 
 
-@pytest.mark.slow
-def test_a_work_dir_may_be_moved(tmp_path, data):
-    def run(root):
-        return transfer.plan([trial(root)], ['pspnet-scenes'], ['frozen'], root, {})[0]
-
-    first = run(tmp_path / 'a')
-    first.work_dir.mkdir(parents=True)
-    (first.work_dir / 'run.json').write_text(json.dumps(first.describe()))
-    (tmp_path / 'a').rename(tmp_path / 'b')
-    moved = run(tmp_path / 'b')  # raises if it holds a run with other settings
-    assert moved.backbone != first.backbone and (moved.work_dir / 'run.json').is_file()
-
-
 def result(**other):
     return dict(
         dict(
