@@ -5,6 +5,7 @@ mmengine adds whatever it is given, and a class with ``**kwargs`` takes it.
 
 import contextlib
 import difflib
+import functools
 import importlib
 import inspect
 from typing import Iterator, List, Optional, Set, Tuple
@@ -92,6 +93,11 @@ def _classes(kind, scope: Optional[str]) -> list:
     """What a ``type`` stands for; a name may be in several registries."""
     if not isinstance(kind, str):
         return [] if kind is None else [kind]
+    return _registered(kind, str(scope))
+
+
+@functools.lru_cache(maxsize=None)  # a registry that lacks a name tries to import it, again and again
+def _registered(kind: str, scope: str) -> list:
     modules = [registries]
     with contextlib.suppress(ImportError):
         modules.append(importlib.import_module(f'{scope}.registry'))
