@@ -34,7 +34,7 @@ def write_results(path: Union[str, Path], runs: Dict[str, Sequence[RunLog]], ove
             settings = result_settings(run.settings, length=True, weights=True)
             settings['auto_scale_lr'] = run.settings.get('auto_scale_lr')
             record = dict(config=config, seed=run.seed, length=run.length, unit=run.unit, **costs)
-            records.append(dict(record, validations=metrics, settings=settings))
+            records.append(dict(record, data=run.data, validations=metrics, settings=settings))
     if not records:
         raise UserFileError(f'there is no run to write to {path}: no row has one with its config and a validation.')
     content = dict(format=FORMAT, machine=_machine(), runs=records)
@@ -73,6 +73,7 @@ def read_results(path: Union[str, Path]) -> Dict[str, List[RunLog]]:
                 record['unit'],
                 dict(record['settings']),
                 {1: training},
+                record.get('data'),
             )
             found.setdefault(config, []).append(run)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -47,6 +47,14 @@ def test_a_table_of_results_is_that_of_the_runs(saved, capsys):
     assert read_results(path)[config][0].training['hours'] == pytest.approx(0.5 * 2000 / 3600, abs=1e-3)
 
 
+def test_results_on_other_data_are_left_out(saved, capsys):
+    content = json.loads(saved[0].read_text())
+    content['runs'][0]['data'] = dict(train=dict(samples=500))
+    saved[0].write_text(json.dumps(content))
+    main(['cifar100', '--results', str(saved[0])])
+    assert '500 train samples instead of 50000' in capsys.readouterr().out
+
+
 def test_the_file_holds_no_folder_of_the_machine(saved, tmp_path):
     assert str(tmp_path) not in saved[0].read_text() and '/data' not in saved[0].read_text()
 
