@@ -51,7 +51,7 @@ def test_history_survives_an_iteration_of_another_augment():
     data = preprocessor(dict(inputs=[torch.zeros(3, 32, 32)] * 4, data_samples=batch()['data_samples']), training=True)
     mix = mix_of(data)
     box = mix.box
-    assert mix.historical_prediction is prediction
+    assert torch.equal(mix.historical_prediction, prediction)
     patch = F.interpolate(earlier, (box.y2 - box.y1, box.x2 - box.x1), mode='nearest')
     assert torch.equal(data['inputs'][:, :, box.y1 : box.y2, box.x1 : box.x2], patch)
 

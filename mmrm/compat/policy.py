@@ -147,6 +147,7 @@ def _guard_loader() -> None:
     """Read every checkpoint as weights only, and check files as :func:`mmrm.utils.checkpoints.read_checkpoint` does."""
     load_url = mmengine_checkpoint.load_url
     mmengine_checkpoint.torch = _SafeTorch('torch')
+    mmengine_checkpoint.get_torch_safe_globals = list  # of OneDL: it has getattr, with which a pickle can do anything
     mmengine_checkpoint.load_url = lambda *args, **kwargs: load_url(*args, **{**kwargs, 'weights_only': True})
     inner = mmengine_checkpoint.CheckpointLoader.load_checkpoint.__func__
 

@@ -96,9 +96,17 @@ def needed() -> bool:
         return False
     from mmengine.logging import HistoryBuffer
 
-    return HistoryBuffer not in torch.serialization.get_safe_globals()
+    known = torch.serialization.get_safe_globals()
+    return not any(HistoryBuffer in (each if isinstance(each, tuple) else (each,)) for each in known)
 
 
 def apply() -> None:
-    """Extend torch's list."""
-    torch.serialization.add_safe_globals(allowed())
+    """Extend torch's list.
+
+    Where torch takes them (2.6), with their names: OneDL's mmengine adds the bare classes for each file that it loads
+    and removes them afterwards, and must not remove these.
+    """
+    added = allowed()
+    if hasattr(torch.serialization, 'get_unsafe_globals_in_checkpoint'):
+        added = [(each, f'{each.__module__}.{each.__qualname__}') for each in added]
+    torch.serialization.add_safe_globals(added)

@@ -96,7 +96,7 @@ def _classes(kind, scope: Optional[str]) -> list:
     return _registered(kind, str(scope))
 
 
-@functools.lru_cache(maxsize=None)  # a registry that lacks a name tries to import it, again and again
+@functools.cache  # a registry that lacks a name tries to import it, again and again
 def _registered(kind: str, scope: str) -> list:
     modules = [registries]
     with contextlib.suppress(ImportError):
