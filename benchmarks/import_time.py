@@ -20,6 +20,8 @@ PROGRAM = """
 import importlib, time
 for name in {steps!r}:
     start = time.perf_counter()
+    if name == 'mmpretrain.models':
+        importlib.import_module('mmrm.compat').apply()  # with transformers 5 it cannot be imported without
     importlib.import_module(name)
     print(time.perf_counter() - start)
 """

@@ -109,6 +109,7 @@ print(path, paths.default_work_dir(path))
 
 
 LOOP = """
+import importlib.util
 assert not any(map(importlib.util.find_spec, ('mmengine', 'mmcv', 'mmpretrain', 'rich', 'matplotlib', 'scipy')))
 import mmrm
 import torch

@@ -128,8 +128,8 @@ def test_a_resume_of_a_finished_run_says_so(trained, capsys):
 
 
 def test_the_workers_of_a_test_have_ended_before_it_exits(trained, tmp_path, monkeypatch):
-    alive = []
-    monkeypatch.setattr(test, 'leave', lambda: alive.extend(multiprocessing.active_children()))
+    alive, before = [], multiprocessing.active_children()  # of other tests
+    monkeypatch.setattr(test, 'leave', lambda: alive.extend({*multiprocessing.active_children()} - {*before}))
     options = ('test_dataloader.num_workers=1', 'test_dataloader.persistent_workers=True')
     test.main([str(trained[0]), str(trained[1]), '--work-dir', str(tmp_path), '--cfg-options', *options])
     assert not alive

@@ -40,7 +40,7 @@ def test_without_prctl_a_process_does_not_look_for_its_parent(platform, monkeypa
 # What Windows does not have. torch and mmengine are imported first: theirs are built for this system.
 WITHOUT = """
 import os, signal, sys
-import mmengine.runner, torch, torchvision, mmpretrain
+import mmengine.runner, torch, torchvision, mmpretrain, yapf
 sys.modules['fcntl'] = None
 for name in ('register_at_fork', 'pread', 'pwrite', 'sync', 'sched_getaffinity', 'O_NOFOLLOW', 'geteuid', 'getuid'):
     delattr(os, name)
