@@ -43,6 +43,13 @@ def _seeded():
 
 
 @pytest.fixture(autouse=True)
+def _no_leftovers_in_the_environment(monkeypatch):
+    """mmengine's launchers set these for good, and accelerate takes them for those of a distributed run."""
+    for name in ('LOCAL_RANK', 'RANK', 'WORLD_SIZE'):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _no_leftovers_in_mmengine():
     """mmengine's scopes, loggers and visualizers are global, by name: a test must not meet another one's."""
     for kind in (DefaultScope, MMLogger, MessageHub, *_with_subclasses(Visualizer)):

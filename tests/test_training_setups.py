@@ -187,7 +187,7 @@ def _ddp_worker(rank, port, folder):
 
 
 def test_ddp_needs_no_search_for_unused_parameters(tmp_path, free_port):
-    torch.multiprocessing.start_processes(_ddp_worker, (free_port, str(tmp_path)), nprocs=2, start_method='fork')
+    torch.multiprocessing.spawn(_ddp_worker, (free_port, str(tmp_path)), nprocs=2)
     one, other = (torch.load(tmp_path / f'{rank}.pth') for rank in range(2))
     assert torch.equal(one['weights'], other['weights'])
     assert not torch.equal(one['history'], other['history'])
