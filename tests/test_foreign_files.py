@@ -218,8 +218,10 @@ def test_weights_that_are_not_numbers_are_refused_by_name(foreign, tmp_path, cap
     name = 'backbone.layer1.0.conv1.weight'
     saved['state_dict'][name][0] = float('nan')
     torch.save(saved, tmp_path / 'foreign.pth')
-    code, _, err = call(capsys, 'predict', tmp_path / 'foreign.pth', image(tmp_path))
-    assert code == 2 and f'NaN or infinite values: {name}' in err
+    (tmp_path / 'own.py').write_text(saved['meta']['cfg'])
+    for command in (('predict', 'foreign.pth', image(tmp_path)), ('test', 'own.py', 'foreign.pth')):
+        code, _, err = call(capsys, *command)
+        assert code == 2 and f'NaN or infinite values: {name}' in err
     masked = torch.nn.Linear(2, 2)
     masked.register_buffer('mask', torch.full((2, 2), float('-inf')))  # as the network itself has it
     torch.save(masked.state_dict(), tmp_path / 'masked.pth')
