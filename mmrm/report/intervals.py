@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 
 class Difference(NamedTuple):
-    """The difference of two means over ``n`` seeds and its 95 % interval, None where there are too few."""
+    """The difference of two means over ``n`` seeds and its interval, None where there are too few."""
 
     mean: float
     low: Optional[float]
@@ -15,7 +15,7 @@ class Difference(NamedTuple):
 
 
 def difference(
-    runs: Dict[int, Any], others: Dict[int, Any], measure: Callable[[Any], float] = float
+    runs: Dict[int, Any], others: Dict[int, Any], measure: Callable[[Any], float] = float, confidence: float = 0.95
 ) -> Optional[Difference]:
     """How much better ``runs`` are than ``others``, paired by seed; None if they have no seed in common.
 
@@ -23,6 +23,7 @@ def difference(
         runs (dict[int, Any]): Seed -> result.
         others (dict[int, Any]): The same of what they are compared with.
         measure (callable): The number of a result. Defaults to float: the results are numbers.
+        confidence (float): Of the interval. Defaults to 0.95.
     """
     from scipy.stats import t
 
@@ -32,7 +33,7 @@ def difference(
     mean = statistics.fmean(pairs)
     if len(pairs) == 1:
         return Difference(mean, None, None, 1)
-    half = t.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / math.sqrt(len(pairs))
+    half = t.ppf((1 + confidence) / 2, len(pairs) - 1) * statistics.stdev(pairs) / math.sqrt(len(pairs))
     return Difference(mean, mean - half, mean + half, len(pairs))
 
 

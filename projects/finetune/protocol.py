@@ -27,6 +27,7 @@ CELLS = {
     '50x45': Cell(50, 45, range(8)),
 }
 DECIDING = '50x45'
+BATCH = 32
 COMPARISONS = 3  # none against the three others: the intervals in the deciding cell are 1 - 0.05 / 3
 
 

@@ -24,7 +24,7 @@ KEY = ('cell', 'method', 'setting', 'seed')
 
 
 def read_results(path: Path = RESULTS) -> List[dict]:
-    """What is known, a run per line: cell, method, setting, seed, top1 in percent, hours and the fingerprint."""
+    """What is known, a run per line: cell, method, setting, seed, top1 in percent, hours, fingerprint and measures."""
     return results.read(path, _check, KEY)
 
 
@@ -59,11 +59,24 @@ def train(cell_name: str, cell: Cell, method: str, setting: Setting, args) -> No
     table = work_dir / 'results.jsonl'
     rows = [json.loads(line) for line in table.read_text().splitlines()] if table.is_file() else []
     for row in rows:
-        if row['value'] is not None:
+        if row['value'] is not None and row['seed'] in seeds:
             found = dict(cell=cell_name, method=method, setting=name(setting), seed=row['seed'], top1=row['value'])
-            results.add(args.results, dict(found, hours=row['hours'], fingerprint=row['fingerprint']), _check, KEY)
+            found.update(hours=row['hours'], fingerprint=row['fingerprint'])
+            if cell is not PILOT:
+                found['measures'] = measured(next(work_dir.glob(f'*/seed{row["seed"]}')), row['value'])
+            results.add(args.results, found, _check, KEY)
     if code:
         raise UserError(f'mmrm compare ended with exit code {code}; run the same command to resume')
+
+
+def measured(run: Path, top1: float) -> Dict[str, float]:
+    """The measures of a run; they are made from its checkpoint, whose accuracy must be the run's own."""
+    from projects.finetune.measure import measure
+
+    values = measure(run)
+    if abs(values['top1'] - top1) > 0.1:
+        raise UserError(f'{run}: the checkpoint has {values["top1"]:.2f} % top-1, the run had {top1:.2f} %.')
+    return values
 
 
 def _key(row: dict) -> tuple:

@@ -1,0 +1,137 @@
+#!/usr/bin/env python
+"""The tables of the fine-tuning study, from its file of results: accuracy, the decision, the measures, the pilots.
+
+Methods are compared seed by seed: the runs of a seed saw the same images.
+"""
+
+import statistics
+import sys
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs without being installed
+
+from mmrm.cli.options import Parser
+from mmrm.report import grids
+from mmrm.report.intervals import Difference, difference
+from mmrm.utils.errors import UserFileError, cli
+from projects.finetune.protocol import BATCH, CELLS, COMPARISONS, DECIDING, METHODS
+from projects.finetune.run import RESULTS, pilot_means, read_results
+
+NAMES = dict(none='none', mixup='Mixup', cutmix='CutMix', rm='RM')
+CLASSES = 37
+MEASURES = dict(
+    small='top-1, smallest third of the animals',
+    **{'shrunk_0.75': 'top-1 at 84 px', 'shrunk_0.5': 'top-1 at 56 px', 'shrunk_0.375': 'top-1 at 42 px'},
+    energy='activation map on the animal',
+    pointing='its maximum on the animal',
+    ece='calibration error',
+    nll='test cross entropy',
+)
+
+
+def by_seed(results: Sequence[dict], cell: str, method: str, measure: str = 'top1') -> Dict[int, float]:
+    """Seed -> accuracy, or another measure, of a method in a cell."""
+    rows = [row for row in results if (row['cell'], row['method']) == (cell, method)]
+    return {row['seed']: row['top1'] if measure == 'top1' else row['measures'][measure] for row in rows}
+
+
+def confidence(cell: str) -> float:
+    """Of the interval in a cell: in the deciding one corrected for the number of comparisons."""
+    return 1 - 0.05 / COMPARISONS if cell == DECIDING else 0.95
+
+
+def compare(results: Sequence[dict], cell: str, method: str, measure: str = 'top1') -> Optional[Difference]:
+    """A method to none, paired by seed."""
+    values = [by_seed(results, cell, each, measure) for each in (method, 'none')]
+    return difference(*values, confidence=confidence(cell) if measure == 'top1' else 0.95)
+
+
+def decide(results: Sequence[dict]) -> str:
+    """The method that becomes the default of ``mmrm init``; of several that pass the one with the largest mean.
+
+    Raises:
+        UserFileError: If the deciding cell is not complete.
+    """
+    for method in METHODS:
+        if set(by_seed(results, DECIDING, method)) != set(CELLS[DECIDING].seeds):
+            raise UserFileError(f'{method} does not have all of its {len(CELLS[DECIDING].seeds)} runs in {DECIDING}')
+    found = {method: compare(results, DECIDING, method) for method in METHODS if method != 'none'}
+    passed = {method: each.mean for method, each in found.items() if each.low > 0}
+    return max(passed, key=passed.get) if passed else 'none'
+
+
+def dose(cell: str) -> str:
+    """How much RM mixes: the history is empty at the start of an epoch, so its first batch stays unmixed."""
+    batches = -(-CELLS[cell].images * CLASSES // BATCH)
+    return f'{cell}: {batches - 1} of {batches} batches of an epoch have a history to mix with'
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return ''
+    return f'{statistics.fmean(values):.2f}' + (f' ± {statistics.stdev(values):.2f}' if len(values) > 1 else '')
+
+
+def _difference(found: Optional[Difference]) -> str:
+    if found is None:
+        return ''
+    return f'{found.mean:+.2f}' + ('' if found.low is None else f' ({found.low:+.2f} to {found.high:+.2f})')
+
+
+def accuracy_lines(results: Sequence[dict]) -> List[List[str]]:
+    """Images x epochs, seeds, then of each method its accuracy, and its difference to none."""
+    lines = []
+    for cell in CELLS:
+        counts = [len(by_seed(results, cell, method)) for method in METHODS]
+        if any(counts):
+            values = [_spread(list(by_seed(results, cell, method).values())) for method in METHODS]
+            others = [_difference(compare(results, cell, method)) for method in METHODS[1:]]
+            lines.append([cell, str(min(counts)), *values, *others])
+    return lines
+
+
+def measure_lines(results: Sequence[dict]) -> List[List[str]]:
+    """The same for each measure in the deciding cell."""
+    return [
+        [
+            title,
+            *(_spread(list(by_seed(results, DECIDING, method, measure).values())) for method in METHODS),
+            *(_difference(compare(results, DECIDING, method, measure)) for method in METHODS[1:]),
+        ]
+        for measure, title in MEASURES.items()
+    ]
+
+
+def pilot_lines(results: Sequence[dict]) -> List[List[str]]:
+    """Every pilot that is done, in the order in which it was run: method, setting, mean of its seeds."""
+    return [
+        [NAMES[method], setting, f'{mean:.2f}']
+        for method in METHODS
+        for setting, mean in pilot_means(results, method).items()
+    ]
+
+
+@cli
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    parser = Parser(description=__doc__, allow_abbrev=False)
+    parser.add_argument('--results', type=Path, default=RESULTS)
+    parser.add_argument('--format', choices=grids.FORMATS, default='terminal')
+    args = parser.parse_args(argv)
+    results = read_results(args.results)
+    if not results:
+        raise UserFileError(f'{args.results} has no results. They come from: python projects/finetune/run.py pilots')
+    methods = [*(NAMES[method] for method in METHODS), *(f'{NAMES[method]} to none' for method in METHODS[1:])]
+    print('\n'.join(grids.render(args.format, ('method', 'pilot', 'held-out top-1'), pilot_lines(results), right=(2,))))
+    if accuracy_lines(results):
+        print()
+        print('\n'.join(grids.render(args.format, ('cell', 'seeds', *methods), accuracy_lines(results))))
+        print('\n' + '\n'.join(map(dose, CELLS)))
+    if by_seed(results, DECIDING, 'none'):
+        print()
+        print('\n'.join(grids.render(args.format, (f'in {DECIDING}', *methods), measure_lines(results))))
+        print(f'\ndefault of mmrm init: {decide(results)}')
+
+
+if __name__ == '__main__':
+    main()
