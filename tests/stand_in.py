@@ -7,9 +7,14 @@ from mmrm.cli import jobs
 
 # Logs as mmengine does, from where it resumes on; begins with the validation of the epoch that it resumes from.
 TRAINER = """
-import json, sys, time
+import fcntl, json, sys, time
 from pathlib import Path
 work_dir, epochs, interval = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+lock = (work_dir / '.run.lock').open('w')
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit('error: in use')
 start = max([int(p.stem[6:]) for p in work_dir.glob('epoch_*.pth')], default=0)
 log = work_dir / f'{time.time_ns()}' / 'vis_data' / 'scalars.json'
 log.parent.mkdir(parents=True)

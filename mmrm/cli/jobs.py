@@ -4,19 +4,16 @@ A run is finished when its log holds the validation of its last epoch; an interr
 checkpoint, and train.py makes up for a validation that was cut off. A run that fails is recorded, and the others go on.
 """
 
-import contextlib
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Union
 
 from mmengine.config import Config
 
@@ -25,13 +22,13 @@ from ..engine.signals import EXIT_STOPPED, EXIT_UNSAVED
 from ..report.runs import merge_sessions
 from ..utils.config import checkpoint_out_dir, read_config
 from ..utils.errors import UserError, UserFileError, UserValueError
-from ..utils.files import RUN_LOCK, LockedError, lock_holder, locked, write_text
+from ..utils.files import RUN_LOCK, lock_holder, write_text
 from ..utils.paths import shipped
 from ..utils.processes import clock
 from ..utils.saved import find_saved
 
 METRIC = 'accuracy/top1'
-JOB_LOCK = '.job.lock'  # of the process that starts a run; the run itself has RUN_LOCK
+CONSOLE, PROMPT = 'console.log', '\n$ '  # in a run's folder: what each of its commands printed
 FAILED = 'failed.txt'  # in a run's folder: that its loss diverged. Without the file it is trained again
 PATIENCE = 60  # seconds that a process has to save and end by itself after SIGTERM
 # Large tensors come and go with every step; glibc would give their pages back each time, and the system empty new ones.
@@ -115,7 +112,7 @@ class Job:
         """'finished', 'running', 'failed: ...', 'epoch 7' or 'new'."""
         if self.finished():
             return 'finished'
-        if any(lock_holder(self.work_dir / name) for name in (JOB_LOCK, RUN_LOCK)):
+        if lock_holder(self.work_dir / RUN_LOCK):
             return 'running'
         if self.failure():
             return f'failed: {self.failure()}'
@@ -159,64 +156,54 @@ def check_same(run: Job) -> None:
         )
 
 
-def train(
-    run: Job, environment: Optional[dict] = None, start: Callable[..., subprocess.Popen] = subprocess.Popen
-) -> str:
-    """Train one run to its end, or find it finished or recorded as failed.
+def begin(run: Job, environment: Optional[dict] = None) -> Union[subprocess.Popen, str]:
+    """Start the process that trains a run, or return its state: 'finished', 'running' or 'failed: ...'.
+
+    Two calls that start one run at the same time train it once: its process has a lock, and the other one ends.
 
     Args:
         run (Job): The run.
         environment (dict, optional): Variables for its process, besides the current ones. Defaults to None.
-        start (callable): In the place of ``subprocess.Popen``.
-
-    Returns:
-        str: 'finished', 'running' (another process trains it), 'stopped ...' (by a signal) or 'failed: ...'.
     """
+    check_same(run)
+    state = run.state()
+    if state.startswith(('finished', 'running', 'failed')):
+        return state
     run.work_dir.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as held:
-        try:
-            lock = held.enter_context(locked(run.work_dir / JOB_LOCK))
-        except LockedError:
-            return 'running'
-        if lock_holder(run.work_dir / RUN_LOCK):  # a train.py that no job started, or whose job was killed
-            return 'running'
-        check_same(run)
-        if run.finished():
-            return 'finished'
-        if run.failure():
-            return f'failed: {run.failure()}'
-        if not (run.work_dir / 'run.json').is_file():
-            write_text(run.work_dir / 'run.json', json.dumps(run.describe(), indent=2) + '\n')
-        command = run.command()
-        with open(run.work_dir / 'console.log', 'ab') as console:
-            console.write(f'\n$ {shlex.join(command)}\n'.encode())
-            console.flush()
-            begin = console.tell()
-            # The process inherits the lock: should this one be killed, its run counts as running from its first moment
-            # on, and by its own lock as soon as it has that.
-            process = start(
-                command,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **(environment or {})},
-                pass_fds=[] if lock is None else [lock],
-            )
-            code = process.wait()
+    write_text(run.work_dir / 'run.json', json.dumps(run.describe(), indent=2) + '\n', overwrite=True)
+    command, variables = run.command(), {**os.environ, **(environment or {})}
+    with open(run.work_dir / CONSOLE, 'ab') as console:
+        console.write(f'{PROMPT}{shlex.join(command)}\n'.encode())
+        console.flush()
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, env=variables
+        )
+
+
+def outcome(run: Job, code: int) -> str:
+    """What became of a run whose process ended: 'finished', 'running' (another trains it), 'stopped ...' (by a signal)
+    or 'failed: ...'."""
     if code == 0 and run.finished():
         return 'finished'
     if code in (EXIT_STOPPED, EXIT_UNSAVED):
         return 'stopped (the same command resumes it)'
+    if lock_holder(run.work_dir / RUN_LOCK):
+        return 'running'
     if code < 0:
         return f'failed: ended by {signal.Signals(-code).name}'
-    with open(run.work_dir / 'console.log', 'rb') as console:
-        console.seek(begin)
-        lines = console.read().decode(errors='replace').strip().splitlines()
+    printed = (run.work_dir / CONSOLE).read_text(errors='replace').rpartition(PROMPT)[2]
+    lines = printed.strip().splitlines()[1:]
     last = [line for line in lines if line.startswith('error: ')][-1:] or lines[-1:]
     why = last[0].removeprefix('error: ') if last else f'exit code {code}'
     if REMEDIES in why:  # diverged: the next start would diverge alike. Another failure is tried again.
         write_text(run.work_dir / FAILED, f'{why}\n', overwrite=True)
     return f'failed: {why}'
+
+
+def train(run: Job, environment: Optional[dict] = None) -> str:
+    """Train one run to its end; arguments as of :func:`begin`, returns as :func:`outcome`."""
+    process = begin(run, environment)
+    return process if isinstance(process, str) else outcome(run, process.wait())
 
 
 def run_all(
@@ -237,7 +224,7 @@ def run_all(
         jobs (int): How many at a time. Each has its own GPUs. Defaults to 1.
         cpu (bool): Whether to train on the CPU. Defaults to False.
         log (callable): Prints a line: what starts and ends, and how much is left.
-        finished (callable): Called with each run that is finished, one at a time; returns what to print of it.
+        finished (callable): Called with each run that is finished; returns what to print of it.
         ready (callable): Whether a run may begin now: it may wait for another one.
         every (float): Seconds between two lines about what is left.
 
@@ -247,65 +234,59 @@ def run_all(
     jobs = min(jobs, max(len(runs), 1))
     states = {run.name: 'not started' for run in runs}
     waiting, free = list(runs), environments(jobs, max((run.gpus for run in runs), default=1), cpu)
-    running: Dict[Future, tuple] = {}
-    processes: List[subprocess.Popen] = []
-    interrupted, lock = threading.Event(), threading.Lock()
-    begin = shown = time.monotonic()
+    running: Dict[subprocess.Popen, tuple] = {}
+    start = shown = time.monotonic()
     total, before = sum(run.epochs for run in runs), sum(run.logged_epochs() for run in runs)
 
     def progress() -> str:
         done = sum(run.logged_epochs() for run in runs)
-        rate = (time.monotonic() - begin) / max(done - before, 1)
+        rate = (time.monotonic() - start) / max(done - before, 1)
         left = f'{clock(rate * (total - done))} left' if done > before else 'time left unknown'
         parts = ', '.join(f'{run.name} {run.logged_epochs()}/{run.epochs}' for run, _ in running.values())
         return f'{done} of {total} epochs, {left}: {parts}'
 
-    def start(*args, **kwargs) -> subprocess.Popen:
-        process = subprocess.Popen(*args, **kwargs)
-        processes.append(process)
-        if interrupted.is_set():
-            process.terminate()
-        return process
+    def note(run: Job, state: str) -> None:
+        states[run.name] = state
+        where = f', see {run.work_dir}/{CONSOLE}' if state.startswith('failed') else ''
+        found = finished(run) if state == 'finished' else ''
+        log(f'{run.name}: {state} {found}'.rstrip() + where)
 
-    def work(run: Job, environment: dict) -> None:
-        log(f'{run.name}: started')
-        try:
-            states[run.name] = train(run, environment, start)
-        except (OSError, UserError) as error:
-            states[run.name] = f'failed: {error}'
-        with lock:
-            where = f', see {run.work_dir}/console.log' if states[run.name].startswith('failed') else ''
-            found = finished(run) if states[run.name] == 'finished' else ''
-            log(f'{run.name}: {states[run.name]} {found}'.rstrip() + where)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            while waiting or running:
-                for run in [run for run in waiting if ready(run)][: len(free)]:
-                    waiting.remove(run)
-                    place = free.pop(0)
-                    running[pool.submit(work, run, place)] = (run, place)
-                if not running:  # the others wait for a run that failed
-                    break
-                for future in wait(running, 1.0, FIRST_COMPLETED).done:
-                    free.insert(0, running.pop(future)[1])
-                    future.result()
-                if running and time.monotonic() - shown > every:
-                    shown = time.monotonic()
-                    log(progress())
-        except BaseException:
-            interrupted.set()
-            end(processes)
-            raise
+    try:
+        while waiting or running:
+            begun = [run for run in waiting if ready(run)][: len(free)]
+            if not begun and not running:  # the others wait for a run that failed
+                break
+            for run in begun:
+                waiting.remove(run)
+                log(f'{run.name}: started')
+                try:
+                    process = begin(run, free[0])
+                except (OSError, UserError) as error:
+                    process = f'failed: {error}'
+                if isinstance(process, str):
+                    note(run, process)
+                else:
+                    running[process] = (run, free.pop(0))
+            for process in [process for process in running if process.poll() is not None]:
+                run, place = running.pop(process)
+                free.insert(0, place)
+                note(run, outcome(run, process.returncode))
+            if running:
+                time.sleep(0.1)
+            if running and time.monotonic() - shown > every:
+                shown = time.monotonic()
+                log(progress())
+    except BaseException:
+        end(running)
+        raise
     return states
 
 
-def end(processes: Sequence[subprocess.Popen]) -> None:
-    """End what still runs: by SIGTERM, after :data:`PATIENCE` seconds by SIGKILL."""
-    alive = [process for process in processes if process.poll() is None]
-    for process in alive:
+def end(processes: Iterable[subprocess.Popen]) -> None:
+    """End processes: by SIGTERM, after :data:`PATIENCE` seconds by SIGKILL."""
+    for process in processes:
         process.terminate()
-    for process in alive:
+    for process in processes:
         try:
             process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
