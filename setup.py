@@ -71,6 +71,7 @@ if __name__ == '__main__':
             'mmrm': [
                 '.mim/**/*',
                 'py.typed',
+                'cli/*.txt',
                 'report/*.json',
                 'report/*/*',
                 'report/vendor/*/*',

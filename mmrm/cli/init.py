@@ -165,7 +165,7 @@ def time_of(config: Path, recipe: dict, images: int) -> Tuple[str, float]:
         start = time.monotonic()
         inputs = list(torch.randint(0, 256, (number, 3, recipe['size'], recipe['size']), dtype=torch.uint8))
         loss = model.train_step(dict(inputs=inputs, data_samples=[DataSample().set_gt_label(0)] * number), wrapper)
-        float(loss['loss'])  # waits for a GPU
+        float(loss['loss'].detach())  # waits for a GPU
         seconds = time.monotonic() - start
     return device, seconds / number * images * recipe['epochs']
 
@@ -472,81 +472,6 @@ def _timm_tensors(name: str, network: Network, given: Optional[dict]) -> dict:
 
 
 # ------------------------------------------------------------------------------------------------------------ the text
-TEMPLATE = """\
-# {title}
-#   mmrm check --data {file}    does the model build, do the weights fit, is any image broken?
-#   mmrm train {file}           and after that: mmrm test {file} work_dirs/{stem}
-_base_ = ['mmpretrain::_base_/default_runtime.py']
-custom_imports = dict(imports=['mmrm.models'], allow_failed_imports=False)
-
-data_root = {root}
-classes = {classes}
-
-# batch_augments mixes images and labels ({methods}); omega weighs RM's consistency loss.
-model = dict(
-    type='ImageClassifier',
-    {start}
-    data_preprocessor=dict(
-        type='RMDataPreprocessor',
-        num_classes={number},
-        mean={mean},
-        std={std},
-        to_rgb=True,
-        batch_augments={mixing}),
-    backbone={backbone},
-    neck=None,
-    head=dict(
-        type='RMConsistencyHead',
-        num_classes={number},
-        in_channels={channels},
-        omega={omega},
-        loss=dict(type='CrossEntropyLoss', loss_weight=1.0)))
-
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='RMRandomResizedCrop', scale={size}),
-    dict(type='RandomFlip', prob=0.5, direction='horizontal'),
-    dict(type='PackInputs'),
-]
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='ResizeEdge', scale={edge}, edge='short', backend='pillow'),
-    dict(type='CenterCrop', crop_size={size}),
-    dict(type='PackInputs'),
-]
-# A broken image is an error that names it; with skip_broken=True, for training, the next one takes its place.
-dataset = dict(type='RMImageFolder', data_root=data_root, metainfo=dict(classes=classes))
-loader = dict(
-    batch_size={batch}, num_workers={workers}, persistent_workers=True, collate_fn=dict(type='default_collate'))
-train_dataloader = dict(
-    loader,
-    sampler=dict(type='DefaultSampler', shuffle=True),
-    dataset=dict(dataset, {train}, skip_broken=False, pipeline=train_pipeline))
-val_dataloader = dict(
-    loader,
-    sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(dataset, {val}, pipeline=test_pipeline))
-test_dataloader = {test}
-val_evaluator = dict(type='Accuracy', topk={topk})
-test_evaluator = val_evaluator
-
-train_cfg = dict(by_epoch=True, max_epochs={epochs}, val_interval=1)
-val_cfg = dict()
-test_cfg = dict()
-optim_wrapper = dict(optimizer={optimizer})
-param_scheduler = dict(type='RMCosineLR', warmup={warmup})  # over all epochs
-auto_scale_lr = dict(base_batch_size={batch})  # --auto-scale-lr: for another batch, or several GPUs
-
-# The best epoch and the last two are kept.
-default_hooks = dict(
-    logger=dict(interval=20),
-    checkpoint=dict(max_keep_ckpts=2, save_best='accuracy/top1', rule='greater'))
-custom_hooks = [dict(type='CheckClassesHook'), dict(type='ResetHistoryHook'), dict(type='RandomStateHook')]
-log_processor = dict(mean_pattern=r'.*(loss|time|data_time|grad_norm|rm_).*')
-randomness = dict(seed=0, diff_rank_seed=True)
-"""
-
-
 def in_config(path: str, config: Path) -> str:
     """A path as a config writes it: relative to its own folder where it is below that, else absolute."""
     folder = config.resolve().parent
@@ -586,7 +511,7 @@ def config_text(folder: ImageFolder, network: Network, checkpoint: str, recipe: 
         test = f'dict(\n    val_dataloader, dataset=dict(dataset, {source("test")}, pipeline=test_pipeline))'
     augment = METHODS[recipe['method']]
     mixing = ', '.join(f'{key}={value!r}' for key, value in (augment or {}).items())
-    return TEMPLATE.format(
+    return Path(__file__).with_name('config_template.txt').read_text().format(
         methods=', '.join(each['type'] if each else 'None' for each in METHODS.values()),
         mixing=f'dict(augments=dict({mixing}))' if augment else None,
         omega=0.5 if recipe['method'] == 'rm' else 0,

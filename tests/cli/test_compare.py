@@ -1,6 +1,7 @@
 """mmrm compare: the configs of the methods, the images that a seed draws, the runs and the table."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from mmengine.config import Config
@@ -8,7 +9,7 @@ from stand_in import use_stand_in
 from tiny_run import BESIDE, write_run
 
 from mmrm import cli
-from mmrm.cli import compare
+from mmrm.cli import compare, jobs, train
 from mmrm.cli.check import check
 from mmrm.engine.hooks.non_finite import REMEDIES
 from mmrm.utils.errors import UserValueError
@@ -129,8 +130,20 @@ def test_a_failed_run_is_a_row_of_the_table_and_other_settings_are_refused(error
     assert (out / 'rm' / 'seed0.py').read_text() == before
 
 
-def test_methods_are_trained_side_by_side_and_compared(tmp_path, capsys):
+class InProcess:
+    """A process of train.py, done here, where everything is imported."""
+
+    def __init__(self, command, **kwargs):
+        train.main(command[2:])
+        self.returncode = 0
+
+    def poll(self):
+        return self.returncode
+
+
+def test_methods_are_trained_and_compared(tmp_path, capsys, monkeypatch):
     config, out = write_run(tmp_path, epochs=1, images=4), tmp_path / 'out'
+    monkeypatch.setattr(jobs, 'subprocess', SimpleNamespace(Popen=InProcess, DEVNULL=None, STDOUT=None))
     argv = ['compare', str(config), '--work-dir', str(out), '--methods', 'none', 'rm', '--seeds', '0']
     cli.main([*argv, '--jobs', '2', '--device', 'cpu', '--test-last', '--images-per-class', '1'])
     printed = capsys.readouterr().out
