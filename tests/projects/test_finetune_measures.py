@@ -15,7 +15,7 @@ from projects.finetune import measure, protocol, run, table
 
 @pytest.fixture(scope='module')
 def pets(tmp_path_factory):
-    """Six images of three classes: a white animal on black, the trimap of it, and a checkpoint that carries its config."""
+    """Six images of three classes: a white animal on black, its trimap, and a checkpoint with its config."""
     root = tmp_path_factory.mktemp('pets')
     for folder in ('images', 'annotations/trimaps', 'mmrm'):
         (root / folder).mkdir(parents=True)
@@ -61,7 +61,7 @@ def test_a_missing_trimap_is_named(pets):
     file = root / 'annotations' / 'trimaps' / 'pet_5.png'
     content = file.read_bytes()
     file.unlink()
-    with pytest.raises(run.UserError, match='pet_5.png'):
+    with pytest.raises(run.UserError, match=r'pet_5\.png'):
         measure.read_images(cfg)
     file.write_bytes(content)
 
@@ -139,7 +139,7 @@ def test_nothing_is_decided_by_a_part_of_the_runs():
 
 def test_the_table_is_printed(tmp_path, capsys):
     file = tmp_path / 'results.jsonl'
-    measures = {name: 50.0 for name in table.MEASURES}
+    measures = dict.fromkeys(table.MEASURES, 50.0)
     rows = [dict(row, hours=0.1, fingerprint='x', measures=measures) for row in results(dict(rm=2))]
     file.write_text(''.join(json.dumps(row) + '\n' for row in rows))
     table.main(['--results', str(file)])
