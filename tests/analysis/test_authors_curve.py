@@ -153,12 +153,12 @@ def test_a_loss_is_judged_by_the_spread_of_the_authors_runs(tmp_path):
 
 
 def test_the_published_losses_are_those_of_the_log():
-    """docs/authors_curves.md: the first 300 iterations of the authors' CIFAR-10 run."""
+    """docs/paper_figures.md: the first 300 iterations of the authors' CIFAR-10 run."""
     docs = Path(__file__).parents[2] / 'docs'
     run, curves = script.read(docs / 'first_epoch', CIFAR10)
     lines = script.loss_lines(run, curves)
     assert [line[:2] for line in lines] == [['1', '100'], ['1', '200'], ['1', '300']]
-    page = (docs / 'authors_curves.md').read_text()
+    page = (docs / 'paper_figures.md').read_text()
     assert all(f'| {" | ".join(line)} |' in page for line in lines)
     verdict = script.loss_verdict(run, curves)
     assert 'within the 95 % prediction interval of their 3 runs, 1.996 to 2.118' in verdict and '1.996 to 2.118' in page
