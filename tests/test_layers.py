@@ -36,7 +36,7 @@ SIZES = dict(
     engine=2010,
     weights=1720,
     report=1455,
-    cli=2130,
+    cli=2095,
 )
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 ROW_OF = {room: number for number, rooms in enumerate(ROWS) for room in rooms}

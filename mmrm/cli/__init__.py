@@ -22,12 +22,13 @@ COMMANDS = dict(
     report='Write a page about runs: curves, tables, pictures.',
     tables="The paper's tables, with the results of runs.",
 )
-# What `pip install` of which extra brings, where a command finds it missing.
-EXTRAS = {
-    **dict.fromkeys(('mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg', 'yaml', 'cv2', 'PIL'), 'openmmlab'),
-    **dict.fromkeys(('jinja2', 'matplotlib', 'rich', 'safetensors', 'scipy', 'torchvision'), 'openmmlab'),
-    **dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'onnx'),
-    **dict.fromkeys(('pytorch_grad_cam', 'tensorboard'), 'analysis'),
+# What `pip install` needs for a package, where a command finds it missing.
+INSTALL = {
+    **dict.fromkeys(('mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg', 'yaml', 'cv2', 'PIL'), 'mmrm[openmmlab]'),
+    **dict.fromkeys(('jinja2', 'matplotlib', 'rich', 'safetensors', 'scipy', 'torchvision'), 'mmrm[openmmlab]'),
+    **dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'mmrm[onnx]'),
+    **dict.fromkeys(('pytorch_grad_cam', 'tensorboard'), 'mmrm[analysis]'),
+    'timm': 'timm',
 }
 
 
@@ -74,7 +75,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     try:
         importlib.import_module(f'mmrm.cli.{name}').main(argv[1:])
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or '').partition('.')[0])
-        if extra is None:  # of the user's config or of mmrm itself
+        package = INSTALL.get((error.name or '').partition('.')[0])
+        if package is None:  # of the user's config or of mmrm itself
             raise
-        fail(f'mmrm {name} needs {error.name}, which is not installed: pip install mmrm[{extra}]')
+        fail(f'mmrm {name} needs {error.name}, which is not installed: pip install {package}')

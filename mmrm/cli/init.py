@@ -349,18 +349,10 @@ def choose_network(name: Optional[str], images: int, size: int) -> Tuple[str, Ne
     return name, NETWORKS[name]
 
 
-def _import_timm(option: str):
-    try:
-        import timm
-    except ImportError:
-        raise UserError(f'{option} needs timm, which is not installed: pip install timm') from None
-    return timm
-
-
 def _timm_network(name: str, size: int) -> Network:
+    import timm
     import torch
 
-    timm = _import_timm(f'--network timm/{name}')
     base = name.partition('.')[0]
     if not timm.is_model(base):
         near = difflib.get_close_matches(base, timm.list_models(), n=3)
@@ -453,7 +445,8 @@ def choose_weights(source: Optional[str], name: str, network: Network, config: P
 
 def _timm_tensors(name: str, network: Network, given: Optional[dict]) -> dict:
     """timm's weights, or those that are given under its names, under the names of the backbone in the config."""
-    timm = _import_timm('--weights timm')
+    import timm
+
     try:
         model = timm.create_model(network.timm, pretrained=given is None)
     except Exception as error:  # a hub raises many kinds
@@ -511,7 +504,8 @@ def config_text(folder: ImageFolder, network: Network, checkpoint: str, recipe: 
         test = f'dict(\n    val_dataloader, dataset=dict(dataset, {source("test")}, pipeline=test_pipeline))'
     augment = METHODS[recipe['method']]
     mixing = ', '.join(f'{key}={value!r}' for key, value in (augment or {}).items())
-    return Path(__file__).with_name('config_template.txt').read_text().format(
+    template = Path(__file__).with_name('config_template.txt').read_text()
+    return template.format(
         methods=', '.join(each['type'] if each else 'None' for each in METHODS.values()),
         mixing=f'dict(augments=dict({mixing}))' if augment else None,
         omega=0.5 if recipe['method'] == 'rm' else 0,

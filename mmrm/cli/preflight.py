@@ -26,7 +26,7 @@ from ..engine.classes import check_classes
 from ..engine.hooks.check_classes import check_runner_classes
 from ..engine.hooks.crash_safe_checkpoint import CrashSafeCheckpointHook
 from ..engine.optim_wrapper import bfloat16_is_fast
-from ..engine.runner import Runner, check_epoch_is_complete, exact_loop
+from ..engine.runner import Runner
 from ..engine.schedulers import INFINITE
 from ..utils import files as writing
 from ..utils import paths
@@ -36,8 +36,7 @@ from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.processes import RANK_VARIABLES, local_rank, print_once, tells, warn
 from ..utils.saved import parse_name
 from ..weights import check_placement
-from ..weights.download import download
-from ..weights.runs import best_checkpoints, latest_checkpoint, saved_checkpoints, weights_of_run
+from ..weights.runs import best_checkpoints, find_checkpoint, latest_checkpoint, saved_checkpoints
 from ..weights.strict import check_weights, init_cfgs
 from .options import DEVICES
 
@@ -55,13 +54,22 @@ def launch(task: str, args: argparse.Namespace, argv: Sequence[str]) -> None:
     launching.run(script, [*argv, '--launcher', 'pytorch'], args.gpus, saves=task == 'train')
 
 
-def prepare_train(args: argparse.Namespace) -> Config:
-    """The config of a training run: options merged in, data found, checkpoint and work dir checked."""
+def read_run(args: argparse.Namespace, *fields: str) -> Tuple[Config, str]:
+    """The config of a run, which must have ``fields``, with the options of train and test merged in, and its device."""
     config = paths.find_config(args.config)
     cfg = read_config(config, args.cfg_options)
-    require(cfg, config, 'model', 'train_dataloader', 'train_cfg', 'optim_wrapper')
+    require(cfg, config, *fields)
     device = choose_device(args.device)
     set_launcher(cfg, args, device)
+    set_loader_defaults(cfg, device)
+    work_dir = args.work_dir or cfg.get('work_dir') or paths.default_work_dir(config, getattr(args, 'seed', None))
+    cfg.work_dir = str(Path(work_dir).expanduser().absolute())
+    return cfg, device
+
+
+def prepare_train(args: argparse.Namespace) -> Config:
+    """The config of a training run: options merged in, data found, checkpoint and work dir checked."""
+    cfg, device = read_run(args, 'model', 'train_dataloader', 'train_cfg', 'optim_wrapper')
     if args.seed is not None:
         cfg.randomness = dict(cfg.get('randomness') or {}, seed=args.seed)
     if args.no_validate:
@@ -69,15 +77,9 @@ def prepare_train(args: argparse.Namespace) -> Config:
     if args.auto_scale_lr:
         # mmengine names base_batch_size where it is missing.
         cfg.auto_scale_lr = dict(cfg.get('auto_scale_lr') or {}, enable=True)
-    set_loader_defaults(cfg, device)
-    if tells():
-        check_runner_type(cfg)
-        check_optimizer(cfg)
-        check_schedule(cfg)
-        check_file_names(cfg)
     find_data(cfg, ('train', 'val') if tells() else ())
-    cfg.work_dir = str(choose_work_dir(args.work_dir, cfg, paths.default_work_dir(config, args.seed)))
     if tells():
+        check_config(cfg)
         compare_classes(cfg, ('train', 'val'))
         check_unused(cfg, args)
     if is_restart(cfg):
@@ -92,19 +94,13 @@ def prepare_train(args: argparse.Namespace) -> Config:
 
 def prepare_test(args: argparse.Namespace) -> Config:
     """The config of a test run: options merged in, data found, checkpoint, work dir and output file checked."""
-    config = paths.find_config(args.config)
-    cfg = read_config(config, args.cfg_options)
-    require(cfg, config, 'model', 'test_dataloader', 'test_cfg', 'test_evaluator')
-    device = choose_device(args.device)
-    set_launcher(cfg, args, device)
-    set_loader_defaults(cfg, device)
+    cfg, _ = read_run(args, 'model', 'test_dataloader', 'test_cfg', 'test_evaluator')
     find_data(cfg, ('test',) if tells() else ())
     if tells():
         check_runner_type(cfg)
         compare_classes(cfg, ('test',))
     if args.tta:
-        set_tta(cfg, config)
-    cfg.work_dir = str(choose_work_dir(args.work_dir, cfg, paths.default_work_dir(config)))
+        set_tta(cfg)
     cfg.resume = False
     cfg.load_from = check_checkpoint(args.checkpoint)
     if tells():
@@ -175,6 +171,14 @@ def describe_stop(runner: Runner) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------ config
+def check_config(cfg: Config) -> None:
+    """Raise if a training run of a config would fail, or lose its checkpoints; warn of a schedule that does not fit."""
+    check_runner_type(cfg)
+    check_optimizer(cfg)
+    check_schedule(cfg)
+    check_file_names(cfg)
+
+
 def check_optimizer(cfg: Config) -> None:
     """Raise unless the optimizer is a known one; mmengine's own message does not name it."""
     name = (cfg.optim_wrapper.get('optimizer') or {}).get('type')
@@ -261,9 +265,9 @@ def saved_optim_wrapper(path: str) -> str:
     return type_name(((meta.get('mmrm_run') or {}).get('settings') or {}).get('optim_wrapper') or {})
 
 
-def set_tta(cfg: Config, config: Path) -> None:
+def set_tta(cfg: Config) -> None:
     """``--tta``: test the config's ``tta_model`` with its ``tta_pipeline``."""
-    require(cfg, config, 'tta_model', 'tta_pipeline')
+    require(cfg, Path(cfg.filename), 'tta_model', 'tta_pipeline')
     cfg.model = dict(cfg.tta_model, module=cfg.model)
     for dataset, _ in datasets(cfg.test_dataloader.dataset):
         dataset.pipeline = cfg.tta_pipeline
@@ -295,11 +299,6 @@ def compare_classes(cfg: Config, parts: Sequence[str]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- folders
-def choose_work_dir(asked: Optional[str], cfg: Config, default: Path) -> Path:
-    """``--work-dir``, else the config's ``work_dir``, else ``default``."""
-    return Path(asked or cfg.get('work_dir') or default).expanduser().absolute()
-
-
 def check_work_dir(work_dir: str) -> None:
     """Create a folder and raise unless files can be written there."""
     try:
@@ -316,43 +315,34 @@ def check_work_dir(work_dir: str) -> None:
 
 def check_unused(cfg: Config, args: argparse.Namespace) -> None:
     """Raise if another run trains in this one's folders: the two would write over each other."""
-    if is_first(args):
-        for folder in run_folders(cfg):
-            holder = writing.lock_holder(folder / writing.RUN_LOCK)
-            if holder:
-                raise in_use(folder, holder)
+    for folder in run_folders(cfg, args):
+        holder = writing.lock_holder(folder / writing.RUN_LOCK)
+        if holder:
+            raise UserFileError(
+                f'work dir {folder} is in use: {holder}, trains there. Wait for it or end it, or give another '
+                '--work-dir.'
+            )
 
 
 @contextlib.contextmanager
 def claimed(cfg: Config, args: argparse.Namespace) -> Iterator[None]:
     """Inside, the folders of a run are its own. The first of its processes holds their locks, for all."""
     with contextlib.ExitStack() as held:
-        for folder in run_folders(cfg) if is_first(args) else ():
+        for folder in run_folders(cfg, args):
             folder.mkdir(parents=True, exist_ok=True)
-            try:
-                held.enter_context(writing.locked(folder / writing.RUN_LOCK))
-            except writing.LockedError as error:
-                raise in_use(folder, error.holder) from None
+            held.enter_context(writing.locked(folder / writing.RUN_LOCK))
         yield
 
 
-def in_use(folder: Path, holder: str) -> UserFileError:
-    """The error for a folder that another run writes to."""
-    return UserFileError(
-        f'work dir {folder} is in use: {holder}, trains there. Wait for it or end it, or give another --work-dir.'
-    )
+def run_folders(cfg: Config, args: argparse.Namespace) -> List[Path]:
+    """The folders that this process locks: the work dir and, if that is another one on a disk, that of the checkpoints.
 
-
-def run_folders(cfg: Config) -> List[Path]:
-    """The work dir of a run and, if that is another one on a disk, the folder of its checkpoints."""
-    folders = {Path(cfg.work_dir): None, checkpoint_dir(cfg): None}  # in this order, each once
-    return [folder for folder in folders if folder is not None]
-
-
-def is_first(args: argparse.Namespace) -> bool:
-    """Whether this process is the first of its run, or starts the first."""
+    None unless it is the first process of its run, or starts the first.
+    """
     variable = RANK_VARIABLES.get(args.launcher, {}).get('RANK', 'NODE_RANK' if args.gpus else '')
-    return int(os.environ.get(variable) or 0) == 0
+    if int(os.environ.get(variable) or 0) != 0:
+        return []
+    return [folder for folder in dict.fromkeys([Path(cfg.work_dir), checkpoint_dir(cfg)]) if folder is not None]
 
 
 def check_free_space(runner: Runner) -> None:
@@ -383,11 +373,10 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
             print_once(f'--resume auto: no checkpoint in {work_dir}, training starts from the beginning.')
         else:
             print_once(f'--resume auto: going on from {found}.')
-            check_resumable(found, only_whole_epochs(cfg))
-            cfg.load_from = str(found)
+            cfg.load_from = check_checkpoint(found, to_resume=True)
         cfg.resume = found is not None
     elif resume is not None:
-        cfg.load_from, cfg.resume = check_checkpoint(resume, to_resume=True, by_epoch=only_whole_epochs(cfg)), True
+        cfg.load_from, cfg.resume = check_checkpoint(resume, to_resume=True), True
     elif saved_checkpoints(checkpoint_dir(cfg)) and not overwrite:
         newest = saved_checkpoints(checkpoint_dir(cfg))[-1]
         raise UserFileError(
@@ -473,40 +462,17 @@ def is_restart(cfg: Config) -> bool:
     return bool(saved_checkpoints(checkpoint_dir(cfg)))
 
 
-def only_whole_epochs(cfg: Config) -> bool:
-    """Whether a run is a loop of epochs that cannot go on in the middle of one."""
-    return 'max_epochs' in cfg.train_cfg and exact_loop(cfg.train_cfg) is None
-
-
-def check_resumable(path: Path, by_epoch: bool = False) -> None:
-    """Raise if ``path`` cannot be resumed from; name another checkpoint of its folder that can."""
-    try:
-        check_checkpoint(path, to_resume=True, by_epoch=by_epoch)
-    except UserError as error:
-        hint = f'There is no other one in {path.parent}.'
-        for other in reversed(saved_checkpoints(path.parent)):
-            with contextlib.suppress(UserError):
-                check_checkpoint(other, to_resume=True, by_epoch=by_epoch)
-                hint = f'Another one is complete: --resume {other}'
-                break
-        raise UserFileError(f'{getattr(error, "wrong", error)} {hint}') from error
-
-
-def check_checkpoint(path, to_resume: bool = False, by_epoch: bool = False) -> str:
+def check_checkpoint(path, to_resume: bool = False) -> str:
     """Raise unless a checkpoint can be read safely and, to resume from it, is whole. Returns its absolute path.
-
-    With ``by_epoch``, for a run in whole epochs, one from the middle of an epoch cannot be resumed from.
 
     The folder of a run stands for its best checkpoint, else its last; to resume, for its last. One at ``http(s)://`` or
     ``torchvision://`` is downloaded; other addresses are mmengine's, returned as they are.
     """
-    if str(path).startswith(('http://', 'https://', 'torchvision://')):
-        path = download(str(path))
-    elif '://' in str(path):
+    if '://' in str(path) and not str(path).startswith(('http://', 'https://', 'torchvision://')):
         return str(path)
-    path = paths.find(path).absolute()
-    if path.is_dir():
-        path = (to_resume and latest_checkpoint(path, print_once)) or weights_of_run(path)
+    folder = paths.find(path)
+    path = (to_resume and folder.is_dir() and latest_checkpoint(folder, print_once)) or find_checkpoint(path)
+    path = path.absolute()
     if not tells():  # one process of a node reads the file for all
         return str(path)
     checkpoint = read_checkpoint(path)
@@ -520,9 +486,6 @@ def check_checkpoint(path, to_resume: bool = False, by_epoch: bool = False) -> s
                 'best_*.pth holds weights only). To start a new run from its weights: '
                 f'--cfg-options load_from={path}'
             )
-        if by_epoch:
-            meta, info = checkpoint['meta'], checkpoint['message_hub'].get('runtime_info', {})
-            check_epoch_is_complete(path, meta['epoch'], meta['iter'], info)
     return str(path)
 
 

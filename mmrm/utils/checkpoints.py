@@ -257,15 +257,10 @@ def _reason(message: str) -> str:
 
 
 def file_error(path: Union[str, Path], wrong: str) -> UserFileError:
-    """The error for a file that is ``wrong`` ('is truncated ...'). For a damaged one it names a good one beside it.
-
-    Its attribute ``wrong`` is the message without that offer.
-    """
+    """The error for a file that is ``wrong`` ('is truncated ...'). For a damaged one it names a good one beside it."""
     message = f'checkpoint {path} {wrong}'
     other = good_neighbour(path) if wrong.startswith(DAMAGED) else None
-    error = UserFileError(f'{message} The newest good one beside it is {other}' if other else message)
-    error.wrong = message  # type: ignore[attr-defined]
-    return error
+    return UserFileError(f'{message} The newest good one beside it is {other}' if other else message)
 
 
 def _unreadable(path: Path) -> str:

@@ -11,7 +11,6 @@ from mmengine.logging import MessageHub
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop
 
-from mmrm.cli.preflight import check_resumable
 from mmrm.engine.runner import Runner
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.errors import UserFileError
@@ -175,5 +174,3 @@ def test_a_loop_that_cannot_go_on_in_mid_epoch_says_so_and_does_not_resume_from_
     assert warned and 'train' not in before.rpartition('Checkpoints will be saved')[2] and 'of 4>.pth' in after
     with pytest.raises(UserFileError, match='in the middle of epoch 2, at iteration 6'):
         train_by_iteration(tmp_path / 'work', loop=loop, resume=True, load_from=str(by_iteration / 'iter_6.pth'))
-    with pytest.raises(UserFileError, match=rf'in the middle of epoch 2.*--resume {by_iteration}/iter_8\.pth'):
-        check_resumable(by_iteration / 'iter_6.pth', by_epoch=True)
