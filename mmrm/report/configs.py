@@ -6,7 +6,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..utils.paths import shipped
 from ..utils.settings import IGNORED, Difference, differences, plain, result_settings
-from .published import METRICS, SAMPLES, SETTINGS, SWEEPS, TABLES
+from .published import METRICS, SAMPLES, TABLES
 from .runs import RunLog
 
 MOST_DIFFERENT = 12  # settings that decide the result; above, a run is not of that config
@@ -32,17 +32,12 @@ class Published(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def read_shipped(config: str, sweep: Optional[Tuple[str, str, str]] = None) -> Optional[dict]:
-    """A shipped config, or what a sweep makes of its own, as a dict.
-
-    None if it cannot be read, such as one of a toolbox that is not installed.
-    """
+def read_shipped(config: str) -> Optional[dict]:
+    """A shipped config as a dict; None if it cannot be read, such as one of a toolbox that is not installed."""
     from mmengine.config import Config
 
     try:
-        cfg = Config.fromfile(shipped() / (SETTINGS[sweep[1]] if sweep else config), import_custom_modules=False)
-        cfg.merge_from_dict(SWEEPS[sweep[0]].values[sweep[2]] if sweep else {})
-        return cfg.to_dict()
+        return Config.fromfile(shipped() / config, import_custom_modules=False).to_dict()
     except Exception:  # whatever a base of another package raises
         return None
 
@@ -95,7 +90,7 @@ def published_numbers() -> Dict[Tuple[str, str], Published]:
     """The paper's number by config and key of the log."""
     found: Dict[Tuple[str, str], Published] = {}
     for table in TABLES.values():
-        for row in table.rows:
+        for row in (row for row in table.rows if not row.method):
             for metric, value in zip((METRICS[name] for name in table.metrics), row.published):
                 if metric.source == 'validation':
                     accuracy = 100 - value if metric.offset else value

@@ -1,8 +1,8 @@
 """Every result table of the paper, read from ``published.json``: numbers, metrics, and the configs that fill the rows.
 
-A row's configs are in the order in which their runs are looked for. Rows of the ablations also name the run of
-``tools/analysis/sweep.py`` that fills them. Errors are 100 - accuracy. Whether the paper's HTC had its semantic branch
-is not known, so that its rows have both configs.
+A row's configs are in the order in which their runs are looked for. A row of the ablations names the method of
+``mmrm compare`` that its config is trained with. Errors are 100 - accuracy. Whether the paper's HTC had its semantic
+branch is not known, so that its rows have both configs.
 """
 
 import json
@@ -19,7 +19,8 @@ class Row(NamedTuple):
         labels (tuple[str, ...]): One for each of the table's ``columns``.
         published (tuple[float, ...]): One for each of its ``metrics``.
         configs (tuple[str, ...]): What fills it.
-        sweep (tuple[str, str, str], optional): Sweep, setting and value of tools/analysis/sweep.py that fill it.
+        method (str): Of ``mmrm compare``, where the config is not trained as it is.
+        options (dict, optional): What that method sets in the config.
         runs (int, optional): Of how many runs it is the mean, where that differs from the table's.
         recipe (str): Of :data:`RECIPES`: how the published number was trained, where rows of a table differ in that.
     """
@@ -27,7 +28,8 @@ class Row(NamedTuple):
     labels: tuple[str, ...]
     published: tuple[float, ...]
     configs: tuple[str, ...] = ()
-    sweep: tuple[str, str, str] | None = None
+    method: str = ''
+    options: dict | None = None
     runs: int | None = None
     recipe: str = ''
 
@@ -58,13 +60,6 @@ class Table(NamedTuple):
     reported: str = 'best'
 
 
-class Sweep(NamedTuple):
-    """One ablation: the options of each of its values, and the settings that the paper has it in."""
-
-    values: dict[str, dict]
-    settings: tuple[str, ...]
-
-
 def _tuples(entry: dict) -> dict:
     """JSON's lists as tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
@@ -82,9 +77,5 @@ RECIPES = _DATA['recipes']
 SAMPLES = _DATA['samples']
 # The paper's names of what a folder of configs/ trains.
 FOLDERS = _DATA['folders']
-# Where an ablation can run. The paper's four; the last one is small enough for a CPU.
-SETTINGS = _DATA['settings']
-# 'rs' of the components is CutMix with resizing instead of cutting: its lambda, permutation and probability on CIFAR.
-SWEEPS = {name: Sweep(**_tuples(entry)) for name, entry in _DATA['sweeps'].items()}
-# The only points of the paper's two curves (error against alpha and omega) that its text and tables give.
+# The only points of the paper's two curves (error against alpha and omega) that its text and tables give, by config.
 CURVES, CHOSEN = _DATA['curves'], _DATA['chosen']

@@ -14,13 +14,13 @@ from ..utils.errors import UserFileError, UserValueError, abbreviate
 from ..utils.paths import home, show_path
 from . import grids
 from .configs import differences_to, other_data, read_shipped
-from .published import METRICS, RECIPES, SETTINGS, TABLES, Row, Table
+from .published import METRICS, RECIPES, TABLES, Row, Table
 from .runs import Metric, RunLog, find_runs, read_run, sessions
 
 EFFICIENCY_FILE = 'efficiency.json'
 OTHER_SETTINGS, OTHER_DATA = 'other settings', 'other data'
-# Folders of work_dirs/ that studies fill.
-STUDIES = ('sweep', 'experiment', 'transfer', 'demo', 'demo-quick')
+# Folders of work_dirs/ that studies and `mmrm compare` fill.
+STUDIES = re.compile(r'(sweep|experiment|transfer|demo|demo-quick)/|[^/]+/[^/]+-compare/')
 
 
 class Stat(NamedTuple):
@@ -68,7 +68,7 @@ class Filled:
         row (Row): The published row.
         cells (list[Cell]): One for each metric of the table.
         state (str): 'finished', '57 of 200 epochs', 'missing' ...
-        config (str, optional): The config of the runs; None of runs of a sweep.
+        config (str, optional): The config of the runs; None if there are none.
         runs (list[RunLog]): The runs that the numbers are of.
         checkpoints (list[Path | None]): Of each of ``runs``, the one that has the reported number.
         commands (list[str]): What fills the rest.
@@ -87,16 +87,15 @@ class Filled:
 
 # -------------------------------------------------------------------------------------------------------------- filling
 def fill(
-    table: Table, root: Union[str, Path, None] = None, given: Optional[Dict[object, List[RunLog]]] = None
+    table: Table, root: Union[str, Path, None] = None, given: Optional[Dict[str, List[RunLog]]] = None
 ) -> List[Filled]:
     """Look for the runs of every row of a table.
 
     Args:
         table (Table): One of :data:`mmrm.report.published.TABLES`.
-        root (str | Path, optional): Folder of the runs: ``<regulariser>/<config>[/seed<N>]`` and the sweeps below
-            ``sweep/``. Defaults to None, ``work_dirs`` of the project.
-        given (dict, optional): Further runs, by config, e.g. ``{'configs/rm/x.py': [read_run('elsewhere/x')]}``, or by
-            ``(sweep, setting, value)``.
+        root (str | Path, optional): Folder of the runs: ``<regulariser>/<config>[/seed<N>]``, those of ``mmrm compare``
+            in ``<regulariser>/<config>-compare``. Defaults to None, ``work_dirs`` of the project.
+        given (dict, optional): Further runs, by config, e.g. ``{'configs/rm/x.py': [read_run('elsewhere/x')]}``.
 
     Returns:
         list[Filled]: In the order of the table.
@@ -105,7 +104,7 @@ def fill(
     return [_fill_row(table, row, root, given or {}) for row in table.rows]
 
 
-def _fill_row(table: Table, row: Row, root: Path, given: Dict[object, List[RunLog]]) -> Filled:
+def _fill_row(table: Table, row: Row, root: Path, given: Dict[str, List[RunLog]]) -> Filled:
     config, runs, notes = _choose(row, root, given)
     counted = [run for run in runs if run.finished] or runs
     first = METRICS[table.metrics[0]]
@@ -127,8 +126,7 @@ def _fill_row(table: Table, row: Row, root: Path, given: Dict[object, List[RunLo
         measured = sorted({key for run in counted for metrics in run.validations.values() for key in metrics})
         others = f", but {', '.join(measured[:6])}: another project's?" if measured else ' yet'
         notes.append(f'no {first.key} in its log{others}')
-    differ = [note for run in counted for note in _settings_notes(run, row, config)]
-    notes += differ
+    notes += [note for run in counted for note in _settings_notes(run, row, config)]
     marks = [mark for mark in (OTHER_SETTINGS, OTHER_DATA) if any(mark in note for note in notes)]
     state = ', '.join([_state(runs), *(f'{mark} left out' if mark == OTHER_DATA else mark for mark in marks)])
     checkpoints = [run.checkpoint(step, table.reported) for run, step in zip(counted, steps[table.reported])]
@@ -137,27 +135,28 @@ def _fill_row(table: Table, row: Row, root: Path, given: Dict[object, List[RunLo
     return filled
 
 
-def _places(row: Row, root: Path) -> Iterable[Tuple[object, List[Path]]]:
-    """Where the runs of a row may be, the preferred ones first: (config or sweep, folders)."""
+def _places(row: Row, root: Path) -> Iterable[Tuple[str, List[Path]]]:
+    """Where the runs of a row may be, the preferred ones first: (config, folders)."""
     for config in row.configs:
         folder = root / Path(config).parent.name / Path(config).stem
-        yield config, [folder, *_seeds(folder)]
-    if row.sweep:
-        yield row.sweep, _seeds(root.joinpath('sweep', *row.sweep))
+        if row.method:
+            yield config, _seeds(folder.with_name(f'{folder.name}-compare') / re.sub('[:,]', '_', row.method))
+        else:
+            yield config, [folder, *_seeds(folder)]
 
 
 def _seeds(folder: Path) -> List[Path]:
     return sorted(folder.glob('seed*'), key=lambda path: int(re.sub(r'\D', '', path.name) or 0))
 
 
-def _choose(row: Row, root: Path, given: Dict[object, List[RunLog]]) -> Tuple[Optional[str], List[RunLog], List[str]]:
-    """The config (None: the sweep) with most finished runs, the first of equals, its runs, and what was left out."""
+def _choose(row: Row, root: Path, given: Dict[str, List[RunLog]]) -> Tuple[Optional[str], List[RunLog], List[str]]:
+    """The config with most finished runs, the first of equals, its runs, and what was left out."""
     chosen, best, refused = (None, [], []), (0, 0), []
-    for source, folders in _places(row, root):
-        config = SETTINGS[source[1]] if source == row.sweep else source
+    for config, folders in _places(row, root):
         notes: List[str] = []
         by_seed: Dict[object, RunLog] = {}
-        for run in (*(read_run(folder) for folder in folders if sessions(folder)), *given.get(source, ())):
+        others = () if row.method else given.get(config, ())
+        for run in (*(read_run(folder) for folder in folders if sessions(folder)), *others):
             differ = other_data(config, run)
             if differ:
                 told = ', '.join(f'{each.new} {each.key} instead of {each.old}' for each in differ)
@@ -171,7 +170,7 @@ def _choose(row: Row, root: Path, given: Dict[object, List[RunLog]]) -> Tuple[Op
             by_seed[seed] = run
         score = (sum(run.finished for run in by_seed.values()), len(by_seed))
         if score > best:
-            chosen, best = (None if source == row.sweep else source, list(by_seed.values()), notes), score
+            chosen, best = (config, list(by_seed.values()), notes), score
     return (*chosen[:2], [*chosen[2], *refused])
 
 
@@ -200,41 +199,50 @@ def _efficiency(row: Row, root: Path) -> List[dict]:
         raise UserFileError(f'{path} is not a result of tools/analysis/efficiency.py --json: {error!r}') from error
 
 
-def _settings_notes(run: RunLog, row: Row, config: Optional[str]) -> List[str]:
-    """Which settings of a run differ from the config (or the sweep's value) that it stands for."""
+def _settings_notes(run: RunLog, row: Row, config: str) -> List[str]:
+    """Which settings of a run differ from the config that it stands for."""
+    from mmengine.config import Config
+
     where = show_path(run.folder)
     if run.settings is None:
         return [f'{where}: no config in the folder, so its length and settings are not known']
-    wanted = read_shipped(config or '', None if config else row.sweep)
+    wanted = read_shipped(config)
     if wanted is None:  # a toolbox that is not installed
         return [f'{where}: not compared with its config, which cannot be read']
-    found = sorted(f'{each.key}={each.new} instead of {each.old}' for each in differences_to(wanted, run.settings))
+    wanted = Config(wanted)
+    wanted.merge_from_dict(row.options or {})
+    differ = differences_to(wanted.to_dict(), run.settings)
+    found = sorted(f'{each.key}={each.new} instead of {each.old}' for each in differ)
     more = f' and {len(found) - 3} more' if len(found) > 3 else ''
     notes = [f'{where}: {OTHER_SETTINGS} than the config: {"; ".join(found[:3])}{more}'] if found else []
     return notes if run.data else [*notes, f'{where}: its number of samples is not known (no data.json in the folder)']
 
 
 # ------------------------------------------------------------------------------------------------------------- commands
-def train_command(config: str) -> str:
-    """The command that trains a shipped config on the number of GPUs that its recipe is for."""
+def gpus_of(config: str) -> int:
+    """The number of GPUs that the recipe of a shipped config is for."""
     named = re.search(r'_(\d+)xb\d+', config)
-    gpus = int(named[1]) if named else 8 if '_1x_coco' in config else 1
+    return int(named[1]) if named else 8 if '_1x_coco' in config else 1
+
+
+def train_command(config: str) -> str:
+    """The command that trains a shipped config."""
+    gpus = gpus_of(config)
     return f'python tools/train.py {config}' if gpus == 1 else f'tools/dist_train.sh {config} {gpus}'
 
 
 def _commands(row: Row, wanted: int, config: Optional[str], runs: List[RunLog], cells: List[Cell]) -> List[str]:
     """What fills the rest of a row of ``wanted`` runs: resume what is unfinished, start what is missing."""
     commands = []
-    if config is None and row.sweep and (runs or not row.configs):
-        if sum(run.finished for run in runs) < wanted:
-            sweep, setting, value = row.sweep
-            seeds = '' if wanted == 3 else f' --seeds {" ".join(map(str, range(wanted)))}'
-            commands.append(f'python tools/analysis/sweep.py {sweep} --setting {setting} --values {value}{seeds}')
-    else:
-        start, known = train_command(config or row.configs[0]), {run.seed for run in runs}
+    config = config or row.configs[0]
+    if not row.method:
+        start, known = train_command(config), {run.seed for run in runs}
         commands += [f'{start} --work-dir {show_path(run.folder)} --resume' for run in runs if not run.finished]
         missing = [seed for seed in range(wanted + len(runs)) if seed not in known][: max(wanted - len(runs), 0)]
         commands += [start if wanted == 1 else f'{start} --seed {seed}' for seed in missing]
+    elif sum(run.finished for run in runs) < wanted:
+        seeds = ' '.join(map(str, range(wanted)))
+        commands.append(f'mmrm compare {config} --methods {row.method} --seeds {seeds} --gpus {gpus_of(config)}')
     if any(cell.metric.source == 'efficiency' and cell.best is None for cell in cells):
         commands.append(f'python tools/analysis/efficiency.py --json work_dirs/{EFFICIENCY_FILE}')
     return commands
@@ -263,7 +271,7 @@ def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
         return [f'{text}: every cell is missing.']
     rows = [row for table in TABLES.values() for row in table.rows]
     known = {path for row in rows for _, folders in _places(row, root) for path in folders}
-    unknown = [each for each in found if each not in known and not {*each.relative_to(root).parts[:1]} & {*STUDIES}]
+    unknown = [each for each in found if each not in known and not STUDIES.match(f'{each.relative_to(root)}/')]
     if not unknown:
         return []
     return [
@@ -283,7 +291,7 @@ def choose_tables(names: Sequence[str]) -> List[str]:
 
 def parse_given(pairs: Sequence[str]) -> Dict[str, List[RunLog]]:
     """``CONFIG=FOLDER`` pairs of the command line as :func:`fill` takes them; raises for any other text."""
-    known = {config for table in TABLES.values() for row in table.rows for config in row.configs}
+    known = {config for table in TABLES.values() for row in table.rows for config in row.configs if not row.method}
     given: Dict[str, List[RunLog]] = {}
     for pair in pairs:
         config, _, folder = pair.partition('=')
@@ -389,7 +397,7 @@ def _source_lines(filled: List[Filled]) -> List[str]:
     lines = []
     for each in filled:
         for run, checkpoint in zip(each.runs, each.checkpoints):
-            source = each.config or f'sweep {"/".join(each.row.sweep)}'
+            source = f'{each.config} {each.row.method}'.rstrip()
             file = show_path(checkpoint) if checkpoint else f'{show_path(run.folder)} (checkpoint not kept)'
             lines.append(f'{each.row.name}: {source} -> {file}')
         lines += [f'{each.row.name}: {note}' for note in each.notes]
@@ -399,7 +407,6 @@ def _source_lines(filled: List[Filled]) -> List[str]:
 def _record(name: str, filled: Filled, cell: Cell) -> Dict[str, object]:
     """The line of the CSV for a number of the paper."""
     row, stat = filled.row, cell.best or cell.last
-    source = filled.config or (row.configs[0] if row.configs and not filled.runs else '/'.join(row.sweep or ()))
     numbers = {}
     for kind, each in (('best', cell.best), ('last', cell.last)):
         numbers.update({kind: each and each.mean, f'{kind}_deviation': each and each.deviation})
@@ -410,7 +417,7 @@ def _record(name: str, filled: Filled, cell: Cell) -> Dict[str, object]:
         runs=stat.count if stat else 0,
         reported=cell.reported,
         state=filled.state,
-        config=source,
+        config=f'{filled.config or row.configs[0]} {row.method}'.rstrip(),
         folders=' '.join(show_path(run.folder) for run in filled.runs),
         checkpoints=' '.join(show_path(path) for path in filled.checkpoints if path),
         commands='; '.join(filled.commands),

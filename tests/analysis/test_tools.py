@@ -71,11 +71,11 @@ def test_cam(run, tmp_path):
 
 
 def test_sweep_curves(run, tmp_path):
-    write_log(tmp_path / 'alpha' / 'mine' / '0.5' / 'seed0', [60.0])
-    code, printed, _ = run('sweep_curves.py', tmp_path / 'a.png', '--work-dir', tmp_path)
+    write_log(tmp_path / 'mine-compare' / 'rm_alpha=0.5' / 'seed0', [60.0])
+    code, printed, _ = run('sweep_curves.py', tmp_path / 'a.png', tmp_path / 'mine-compare')
     assert code == 0 and '40.00' in printed and (tmp_path / 'a.png').exists()
-    code, _, told = run('sweep_curves.py', tmp_path / 'b.png', '--work-dir', tmp_path / 'none')
-    assert code == 2 and 'holds no results' in told
+    code, _, told = run('sweep_curves.py', tmp_path / 'b.png', tmp_path / 'none')
+    assert code == 2 and 'no results. They come from: mmrm compare' in told
 
 
 def test_efficiency(run, tmp_path):

@@ -43,6 +43,8 @@ TRAINED += [f'label_smoothing/{PYRAMIDNET}']
 LAYERS = [f'{folder}/{name}' for folder in ('dropblock', 'manifold_mixup', 'moex') for name in (PYRAMIDNET, RESNET)]
 LAYERS += [f'{folder}/{RESNET}' for folder in ('feature_cutmix', 'cutmix_moex', 'puzzlemix')]
 ALL = [*TRAINED, *LAYERS, f'stylecutmix/{PYRAMIDNET}', f'baseline/{STEPS}', f'cutmix/{STEPS}']
+ALL += ['resize_fill/pyramidnet164_2xb64_cifar100']  # of the table of components
+RM_HEADS = ('rm', 'resize_fill')  # folders whose configs have RM's head
 # Each network with RM, each other regulariser once; -m slow trains all cells.
 QUICK = [
     'rm/resnet18_2xb64_cifar100',
@@ -100,9 +102,11 @@ def settings_of(folder, recipe):
         label_smoothing={'head.loss': smoothing},
         stochastic_depth={'backbone.drop_path_rate': 0.25},
         rm={'neck': None, 'head.type': 'RMConsistencyHead', 'head.omega': 0.5 if imagenet else 0.1},
+        resize_fill={'neck': None, 'head.type': 'RMConsistencyHead', 'head.omega': 0.0},
     ).get(folder, {})
     mixing = {
         'rm': dict(type='RecursiveMix', alpha=0.5),
+        'resize_fill': dict(type='ResizeFillMix', alpha=1.0),
         'mixup': dict(type='Mixup', alpha=0.2 if 'pvt' in recipe else 1.0),  # PVTv2-B1's is chosen here
         'cutmix': dict(type='CutMix', alpha=1.0),
         'manifold_mixup': dict(type='ManifoldMixup', alpha=1.0, layers=['input', 'layer1', 'layer2']),
@@ -116,9 +120,9 @@ def settings_of(folder, recipe):
     }.get(folder)
     if mixing:
         model['data_preprocessor.batch_augments.augments'] = mixing
-    if folder == 'rm':
+    if folder in RM_HEADS:
         model['data_preprocessor.type'] = 'RMDataPreprocessor'
-    if not imagenet and folder in ('cutmix', 'moex', 'stylecutmix'):
+    if not imagenet and folder in ('cutmix', 'moex', 'stylecutmix', 'resize_fill'):
         model['data_preprocessor.batch_augments.probs'] = 0.25 if folder == 'moex' else 0.5
     hooks = {'custom_hooks.4': dropblock} if folder == 'dropblock' else {}
     if folder == 'rm' and recipe == experiment.CONFIG:
@@ -140,7 +144,8 @@ def test_siblings_differ_in_the_settings_of_the_regulariser(name):
     files = 'model.data_preprocessor.batch_augments.augments.' + r'(encoder|decoder|distances)'
     differ = {key for key in {**base, **own} if base.get(key, 'none') != own.get(key, 'none')}
     wanted = {key: value for key, value in settings_of(folder, recipe).items() if base.get(key, 'none') != value}
-    differ -= {key for key in differ if re.fullmatch(files, key)} | ({'model.neck.type'} if folder == 'rm' else set())
+    differ -= {key for key in differ if re.fullmatch(files, key)}
+    differ -= {'model.neck.type'} if folder in RM_HEADS else set()
     assert {key: own.get(key) for key in differ} == wanted
 
 

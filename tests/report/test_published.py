@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from mmengine.config import Config
 
-from mmrm.report.published import CURVES, FOLDERS, RECIPES, SETTINGS, SWEEPS, TABLES
+from mmrm.cli import compare
+from mmrm.report.published import CURVES, FOLDERS, RECIPES, TABLES
 from mmrm.utils.paths import shipped
 
 
@@ -48,19 +50,30 @@ def test_differences_are_those_that_the_text_quotes(more, less, gain):
 def test_rows_that_stand_in_several_tables_agree():
     assert value('imagenet', 'ResNet-50', '+ RM') == value('imagenet-r50', '+ RM') == value('efficiency', '+ RM')
     assert value('cifar100', 'PyramidNet-164', '+ RM') == value('components', '+ RS + HIS + CL')
-    assert value('fc', 'Unshared', 'CIFAR-10') == value('cifar10', '+ RM') == CURVES['cifar10-pyramidnet200']['rm']
-    assert value('interpolation', 'nearest', 'CIFAR-100') == CURVES['cifar100-resnet18']['rm']
-    assert value('cifar100', 'ResNet-18', 'Baseline') == CURVES['cifar100-resnet18']['baseline']
+    assert (
+        value('fc', 'Unshared', 'CIFAR-10') == value('cifar10', '+ RM') == CURVES['pyramidnet200_1xb64_cifar10']['rm']
+    )
+    assert value('interpolation', 'nearest', 'CIFAR-100') == CURVES['resnet18_2xb64_cifar100']['rm']
+    assert value('cifar100', 'ResNet-18', 'Baseline') == CURVES['resnet18_2xb64_cifar100']['baseline']
 
 
 def test_every_row_is_complete_and_can_be_run():
     for table in TABLES.values():
         for row in table.rows:
             assert len(row.published) == len(table.metrics) and len(row.labels) == len(table.columns), row
-            assert (row.configs or row.sweep) and all((shipped() / config).is_file() for config in row.configs), row
-            if row.sweep:
-                sweep, setting, chosen = row.sweep
-                assert (shipped() / SETTINGS[setting]).is_file() and chosen in SWEEPS[sweep].values, row
+            assert row.configs and all((shipped() / config).is_file() for config in row.configs), row
+
+
+ABLATIONS = {row.name: row for table in TABLES.values() for row in table.rows if row.method}
+
+
+@pytest.mark.parametrize('name', ABLATIONS)
+def test_a_method_of_mmrm_compare_sets_what_its_row_says(name):
+    row = ABLATIONS[name]
+    planned, wanted = (Config.fromfile(shipped() / row.configs[0]) for _ in range(2))
+    compare.set_method(planned, compare.method(row.method))
+    wanted.merge_from_dict(row.options)
+    assert planned.to_dict() == wanted.to_dict() != Config.fromfile(shipped() / row.configs[0]).to_dict()
 
 
 def test_every_shipped_cell_is_in_a_table():

@@ -58,9 +58,11 @@ def test_unfinished_runs_do_not_count_where_there_are_finished_ones(tmp_path):
 COMMANDS = {
     ('imagenet', 'ResNet-50', '+ RM'): 'tools/dist_train.sh configs/rm/resnet50_8xb64_in1k.py 8',
     ('coco-dense', 'ATSS', 'ResNet-50', '+ RM'): 'tools/dist_train.sh configs/rm/atss_r50_fpn_1x_coco.py 8',
-    ('components', '+ RS'): 'python tools/analysis/sweep.py components --setting cifar100-pyramidnet164 --values rs',
+    ('components', '+ RS + HIS'): (
+        'mmrm compare configs/rm/pyramidnet164_2xb64_cifar100.py --methods rm:omega=0 --seeds 0 1 2 --gpus 2'
+    ),
     ('fc', 'Shared', 'ImageNet'): (
-        'python tools/analysis/sweep.py fc --setting in1k-resnet50 --values shared --seeds 0'
+        'mmrm compare configs/rm/resnet50_8xb64_in1k.py --methods rm:share_fc=true --seeds 0 --gpus 8'
     ),
 }
 
@@ -77,6 +79,7 @@ def test_each_missing_seed_has_its_command(tmp_path):
 
 
 def test_a_command_that_fills_a_cell_is_one_that_the_tools_take(tmp_path):
+    from mmrm.cli.compare import build_parser
     from mmrm.cli.train import parser
 
     for name, table in TABLES.items():
@@ -87,8 +90,10 @@ def test_a_command_that_fills_a_cell_is_one_that_the_tools_take(tmp_path):
                     parser().parse_args([words[1], '--gpus', *words[2:]])
                 elif words[1] == 'tools/train.py':
                     parser().parse_args(words[2:])
+                elif words[1] == 'compare':
+                    build_parser().parse_args(words[2:])
                 else:
-                    assert words[1] in ('tools/analysis/sweep.py', 'tools/analysis/efficiency.py'), (name, command)
+                    assert words[1] == 'tools/analysis/efficiency.py', (name, command)
 
 
 def test_a_table_names_the_recipe_of_a_published_number_and_counts_runs_of_that_recipe(tmp_path):
@@ -149,7 +154,7 @@ def test_a_run_with_the_settings_of_the_config_has_no_note(tmp_path):
     filled = rm_row(tmp_path)
     assert filled.notes == [] and filled.state == '1 of 200 epochs'
     cfg.model.head.share_fc = True
-    folder = tmp_path / 'sweep/fc/cifar100-resnet18/shared/seed1'
+    folder = tmp_path / f'rm/{R18}-compare/rm_share_fc=true/seed1'
     write_session(folder, '20260101_000000', epochs(1, [50.0]), cfg.pretty_text)
     write_data(folder)
     assert row_of('fc', tmp_path, 'Shared', 'CIFAR-100').notes == []
@@ -180,9 +185,9 @@ def test_a_run_on_a_part_of_the_data_does_not_stand_in_the_papers_row(tmp_path):
         rm_row(tmp_path)
 
 
-def test_ablations_are_filled_by_the_sweep_or_by_the_config_itself_and_by_runs_elsewhere(tmp_path):
+def test_ablations_are_filled_by_mmrm_compare_or_by_the_config_itself_and_by_runs_elsewhere(tmp_path):
     for seed in range(3):
-        write_run(tmp_path / 'sweep' / 'fc' / 'cifar100-resnet18' / 'shared' / f'seed{seed}', [80.0], seed=seed)
+        write_run(tmp_path / 'rm' / f'{R18}-compare' / 'rm_share_fc=true' / f'seed{seed}', [80.0], seed=seed)
     assert row_of('fc', tmp_path, 'Shared', 'CIFAR-100').cells[0].best == (20.0, 0.0, 3)
     given = tables.parse_given([f'configs/rm/{R18}.py={write_run(tmp_path / "elsewhere", [82.0])}'])
     for table, labels in (('fc', ('Unshared', 'CIFAR-100')), ('cifar100', ('ResNet-18', '+ RM'))):

@@ -1,28 +1,29 @@
 #!/usr/bin/env python
-"""Error against alpha and omega from the results of ``tools/analysis/sweep.py``, mean and deviation over seeds.
+"""Error against alpha and omega from the runs of ``mmrm compare``, mean and deviation over seeds.
 
 Of the paper's own curves only the points in its text and tables exist: the baselines, and RM at the chosen value.
 """
 
-import statistics
+import re
 import sys
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs without being installed
 
 from mmrm.report import grids
 from mmrm.report.published import CHOSEN, CURVES, METRICS
-from mmrm.report.runs import RunLog, read_run
+from mmrm.report.runs import RunLog, read_run, sessions
+from mmrm.report.tables import Stat
 from mmrm.utils import figures
-from mmrm.utils.errors import UserFileError, UserValueError, cli
-from mmrm.utils.paths import home, show_path
+from mmrm.utils.errors import UserFileError, cli
+from mmrm.utils.paths import find, show_path
 from mmrm.utils.settings import differences, result_settings
 from tools.analysis import plots
 from tools.analysis.options import picture_parser, table_format, write_table
 
 SWEEPS = tuple(CHOSEN)
-KINDS = ('best', 'last')
+VALUE = re.compile(r'rm_\w+=[0-9.]+')  # the folder of one value
 
 
 class Point(NamedTuple):
@@ -38,63 +39,29 @@ class Point(NamedTuple):
     finished: bool = True
 
 
-def read_sweep(
-    sweep: str, root: Union[str, Path, None] = None, settings: Optional[Sequence[str]] = None, kind: str = 'best'
-) -> Dict[str, List[Point]]:
-    """Read what a sweep measured: setting -> its points, values ascending.
+def read_sweep(folder: Path, sweep: str, kind: str = 'best') -> List[Point]:
+    """What the runs of ``mmrm compare`` with the methods ``rm:<sweep>=<value>`` measured, values ascending.
 
     Args:
+        folder (Path): The folder of the comparison.
         sweep (str): 'alpha' or 'omega'.
-        root (str | Path, optional): Holds ``<sweep>/<setting>/<value>/seed<N>``. Defaults to None, ``work_dirs/sweep``.
-        settings (Sequence[str], optional): Some of the settings. Defaults to None, all that are there.
         kind (str): 'best' over epochs, as the paper reports, or the 'last' epoch. Defaults to 'best'.
-
-    Raises:
-        UserFileError: If there is nothing.
     """
-    if sweep not in SWEEPS:
-        raise UserValueError(f'sweep {sweep!r} must be one of {", ".join(SWEEPS)}.')
-    if kind not in KINDS:
-        raise UserValueError(f'kind {kind!r} must be one of {", ".join(KINDS)}.')
-    folder = (Path(root) if root else home() / 'work_dirs' / 'sweep') / sweep
-    found: Dict[str, List[Point]] = {}
-    for setting in sorted(path for path in folder.glob('*') if path.is_dir()):
-        if settings and setting.name not in settings:
-            continue
-        points = [point for point in (_point(value, kind) for value in setting.iterdir() if value.is_dir()) if point]
-        if points:
-            found[setting.name] = sorted(points, key=lambda point: float(point.value))
-    missing = [setting for setting in settings or () if setting not in found]
-    if missing or not found:
-        what = f' for {", ".join(missing)}' if missing else ''
-        raise UserFileError(
-            f'{show_path(folder)} holds no results{what}. They come from: python tools/analysis/sweep.py {sweep}'
-        )
-    return found
+    points = [_point(each, kind) for each in folder.glob(f'rm_{sweep}=*') if VALUE.fullmatch(each.name)]
+    return sorted((point for point in points if point), key=lambda point: float(point.value))
 
 
 def _point(folder: Path, kind: str) -> Optional[Point]:
-    """The point of one value's folder; None if there is nothing in it, or its name is no number."""
-    try:
-        float(folder.name)
-    except ValueError:
+    """The point of one value's folder; None if there is nothing in it."""
+    runs = [read_run(seed) for seed in sorted(folder.glob('seed*')) if sessions(seed)]
+    runs = [run for run in runs if run.values(METRICS['top1'])]
+    finished = [run for run in runs if run.finished]
+    _check_same_settings(finished or runs)
+    if not runs:
         return None
-    errors = []
-    for seed in sorted(folder.glob('seed*')):
-        try:
-            run = read_run(seed)
-        except UserFileError:
-            continue
-        values = list(run.values(METRICS['top1']).values())
-        if values:
-            errors.append((run, min(values) if kind == 'best' else values[-1]))
-    finished = [(run, error) for run, error in errors if run.finished]
-    _check_same_settings([run for run, _ in finished or errors])
-    values = [error for _, error in finished or errors]
-    if not values:
-        return None
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return Point(folder.name, statistics.fmean(values), deviation, len(values), bool(finished))
+    found = [list(run.values(METRICS['top1']).values()) for run in finished or runs]
+    errors = Stat.of([min(values) if kind == 'best' else values[-1] for values in found])
+    return Point(folder.name.partition('=')[2], *errors, bool(finished))
 
 
 def _check_same_settings(runs: Sequence[RunLog]) -> None:
@@ -169,25 +136,27 @@ def table_lines(results: Dict[str, Dict[str, List[Point]]]) -> List[List[str]]:
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
     parser = picture_parser(__doc__)
-    parser.add_argument('--sweeps', nargs='+', choices=SWEEPS, help='default: those with results')
-    parser.add_argument('--setting', nargs='+', metavar='SETTING', help='some of the settings (default: all)')
-    parser.add_argument('--work-dir', help='holds <sweep>/<setting>/<value>/seed<N> (default: work_dirs/sweep)')
+    default = [f'work_dirs/rm/{name}-compare' for name in CURVES]
+    parser.add_argument(
+        'runs', nargs='*', default=default, help=f'folders of mmrm compare (default: {" ".join(default)})'
+    )
     kinds = 'best over epochs, as the paper reports, or the last epoch (default: best)'
-    parser.add_argument('--kind', choices=KINDS, default='best', help=kinds)
+    parser.add_argument('--kind', choices=('best', 'last'), default='best', help=kinds)
     parser.add_argument('--table', help='also write the numbers, .csv, .md or .tex')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)
     form = table_format(args.table, args.overwrite)
-    results, errors = {}, []
-    for sweep in args.sweeps or SWEEPS:
-        try:
-            results[sweep] = read_sweep(sweep, args.work_dir, args.setting, args.kind)
-        except UserFileError as error:
-            errors.append(error)
-            if args.sweeps:
-                raise
+    folders = {find(each).name.removesuffix('-compare'): find(each) for each in args.runs}
+    results = {
+        sweep: {name: points for name, folder in folders.items() if (points := read_sweep(folder, sweep, args.kind))}
+        for sweep in SWEEPS
+    }
+    results = {sweep: found for sweep, found in results.items() if found}
     if not results:
-        raise errors[0]
+        raise UserFileError(
+            f'{", ".join(map(str, args.runs))}: no results. They come from: '
+            'mmrm compare CONFIG --methods rm:alpha=0.1 rm:alpha=0.3 rm:omega=0 ...'
+        )
     lines = grids.render(form, HEADERS, table_lines(results), right=range(2, 7))
     write_table(lines, args.table, args.overwrite)
     foot = [
