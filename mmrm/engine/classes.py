@@ -4,7 +4,6 @@ A head with too many outputs trains silently, one with too few fails in mid-run,
 two splits give one class two labels. All of this can be found before the first iteration.
 """
 
-import os
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -12,7 +11,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 from mmpretrain.datasets.custom import find_folders
 
-from ..utils.config import PARTS, dataset_class, loader_datasets, preprocessor_is_beside, type_name
+from ..utils.config import PARTS, loader_datasets, preprocessor_is_beside, type_name
 from ..utils.errors import UserValueError, abbreviate
 
 SHOWN = 10  # names in a message
@@ -26,9 +25,7 @@ class DataClasses(NamedTuple):
         kind (str): Its class.
         names (tuple[str]): The classes in the order of their labels, () if they are not known.
         things (int): How many of them are things, where a panoptic data set has things and stuff; else 0.
-        folder (Path, optional): The folder whose subfolders are the classes, if they are.
-        empty (tuple[str]): The subfolders without an image.
-        declared (int): How many classes ``metainfo`` names, where the folders are others; else 0.
+        folder (str): The folder whose subfolders are the classes, if they are.
         labels (dict): Where each label is found first, where labels were read, e.g. ``{7: 'line 12 of train.txt'}``.
             One that is not a whole number is a string.
     """
@@ -37,20 +34,11 @@ class DataClasses(NamedTuple):
     kind: str
     names: Tuple[str, ...] = ()
     things: int = 0
-    folder: Optional[Path] = None
-    empty: Tuple[str, ...] = ()
-    declared: int = 0
+    folder: str = ''
     labels: Dict[Union[int, str], str] = {}
 
     def __str__(self) -> str:
         return f'{self.field} ({self.kind})'
-
-    def describe_folders(self) -> str:
-        """`` (the folders a, b, c of /data/train, without an image: c)``; '' if its classes are no folders."""
-        if not self.folder:
-            return ''
-        empty = f', without an image: {abbreviate(self.empty, SHOWN)}' if self.empty else ''
-        return f' (the folders {abbreviate(self.names, SHOWN)} of {self.folder}{empty})'
 
 
 class ClassReport(NamedTuple):
@@ -78,14 +66,15 @@ class ClassReport(NamedTuple):
 def check_classes(cfg: Config, parts: Sequence[str] = PARTS) -> ClassReport:
     """Compare the classes in a config, the class folders and the annotation files, without building the model.
 
-    No image is listed but the first of each class, so it is quick for ImageNet, too.
+    No image is listed, so it is quick for ImageNet, too.
 
     Args:
         cfg (Config): The config, its paths as they are to be opened.
         parts (Sequence[str]): Which of 'train', 'val' and 'test' to check.
     """
     scope = cfg.get('default_scope')
-    data = [_from_config(dataset, field, scope) for _, dataset, field in loader_datasets(cfg, parts)]
+    built = [(build_lazily(config, scope), field) for _, config, field in loader_datasets(cfg, parts)]
+    data = [data_classes(dataset, field) for dataset, field in built if dataset is not None]
     return compare(model_classes(cfg), data, cfg, parts)
 
 
@@ -121,34 +110,31 @@ def build_lazily(dataset: dict, scope: Optional[str]):
         return None
 
 
-def _from_config(config: dict, field: str, scope: Optional[str]) -> DataClasses:
-    dataset = build_lazily(config, scope)
-    if dataset is None:
-        known = getattr(dataset_class(config, scope), 'METAINFO', None) or {}
-        return _from_metainfo(field, type_name(config), {**known, **(config.get('metainfo') or {})})
-    found = _from_metainfo(field, type(dataset).__name__, getattr(dataset, 'metainfo', None))
+def unwrapped_datasets(dataset, field: str = '') -> Iterator[Tuple[object, str]]:
+    """A built data set, or those in its wrappers (ConcatDataset, RepeatDataset), each with its place."""
+    inner = getattr(dataset, 'datasets', None)
+    if isinstance(inner, (list, tuple)):
+        for index, each in enumerate(inner):
+            yield from unwrapped_datasets(each, f'{field}.datasets.{index}')
+    elif hasattr(dataset, 'dataset'):
+        yield from unwrapped_datasets(dataset.dataset, f'{field}.dataset')
+    else:
+        yield dataset, field
+
+
+def data_classes(dataset, field: str) -> DataClasses:
+    """The classes of a data set; those of one that has not read its samples yet are read from its files."""
+    meta = getattr(dataset, 'metainfo', None) or {}
+    given = (meta.get(key) for key in ('classes', 'thing_classes'))
+    names, things = (tuple(value) if isinstance(value, (list, tuple)) else () for value in given)
+    found = DataClasses(field, type(dataset).__name__, names, len(things))
     if not _reads_files(dataset):
-        return found
+        return found._replace(labels=_labels_of_samples(dataset))
     if dataset.ann_file:
         return found._replace(labels=_labels_of_file(Path(dataset.ann_file)))
-    folder = Path(dataset.img_prefix)
-    if not folder.is_dir():  # another check reports it
+    if names or not Path(dataset.img_prefix).is_dir():  # another check reports it
         return found
-    names = tuple(find_folders(str(folder))[0])
-    empty = tuple(
-        name
-        for name in names
-        if not any(dataset.is_valid_file(file) for _, _, files in os.walk(folder / name) for file in files)
-    )
-    # Names that are declared stand for the folders, one each, in their order.
-    declared = len(found.names) if len(found.names) != len(names) else 0
-    return found._replace(names=names, folder=folder, empty=empty, declared=declared)
-
-
-def _from_metainfo(field: str, kind: str, metainfo: Optional[dict]) -> DataClasses:
-    given = [(metainfo or {}).get(key) for key in ('classes', 'thing_classes')]
-    names, things = (tuple(value) if isinstance(value, (list, tuple)) else () for value in given)
-    return DataClasses(field, kind, names, len(things))
+    return found._replace(names=tuple(find_folders(dataset.img_prefix)[0]), folder=dataset.img_prefix)
 
 
 def _reads_files(dataset) -> bool:
@@ -174,28 +160,16 @@ def _labels_of_file(path: Path) -> Dict[Union[int, str], str]:
     return first
 
 
-def built_classes(dataset, field: str) -> List[DataClasses]:
-    """The classes of a data set that has read everything, or of those in a wrapper.
-
-    Labels that :func:`check_classes` finds in the files are not read again.
-    """
-    inner = getattr(dataset, 'datasets', None)
-    if isinstance(inner, (list, tuple)):
-        return [each for index, one in enumerate(inner) for each in built_classes(one, f'{field}.datasets.{index}')]
-    if hasattr(dataset, 'dataset'):
-        return built_classes(dataset.dataset, f'{field}.dataset')
-    found = _from_metainfo(field, type(dataset).__name__, getattr(dataset, 'metainfo', None))
-    if _reads_files(dataset) or not hasattr(dataset, 'get_data_info'):
-        return [found]
-    labels: Dict[int, str] = {}
-    for index in range(len(dataset)):
+def _labels_of_samples(dataset) -> Dict[int, str]:
+    """The labels of a data set that has read its samples; {} if they have none."""
+    first: Dict[int, str] = {}
+    for index in range(len(dataset) if getattr(dataset, '_fully_initialized', False) else 0):
         given = dataset.get_data_info(index).get('gt_label')
-        given = given if isinstance(given, (list, tuple)) else [given]
-        if not all(isinstance(label, int) for label in given):
-            return [found]
-        for label in given:
-            labels.setdefault(label, f'sample {index}')
-    return [found._replace(labels=labels)]
+        for label in given if isinstance(given, (list, tuple)) else [given]:
+            if not isinstance(label, int):
+                return {}
+            first.setdefault(label, f'sample {index}')
+    return first
 
 
 # ------------------------------------------------------------------------------------------------------ the comparison
@@ -212,57 +186,35 @@ def compare(heads: Dict[str, int], data: Sequence[DataClasses], cfg: Config, par
     model = cfg.get('model') or {}
     if model.get('language_model') or model.get('tracker'):  # its numbers count words or persons, not classes
         return report
-    _compare_folders(data, report)
-    # A folder that lacks a few of a thousand classes is no reason to change the model.
-    excluded = [*_compare_splits(data, report), *(each for each in data if each.declared)]
-    _compare_heads(heads, [each for each in data if each not in excluded], report)
     head = heads.get('model.head.num_classes')
-    number = next((len(each.names) - len(each.empty) for each in data if each.names), None)
-    if number is None and head is not None:
-        number = head
-        for place in ('model.data_preprocessor.num_classes', 'data_preprocessor.num_classes'):
-            if heads.get(place, head) != head:
-                report.problems.append(f'model.head.num_classes={head}, but {place}={heads[place]}')
-                report.options[place] = head
+    known = [each for each in data if each.names]
+    if not known and head is not None:  # the preprocessor must still agree with the head
+        known = [DataClasses('model.head', 'the head', tuple(map(str, range(head))))]
+    moved = _compare_splits(known, report)
+    _compare_heads(heads, [each for each in known if each not in moved], report)
     for each in data:
         _compare_labels(each, heads, head, report)
-    ranks = _too_large_topk(cfg, number, parts) if number else {}
+    ranks = _too_large_topk(cfg, len(known[0].names), parts) if known else {}
     if ranks:
-        report.problems.append(f'{", ".join(ranks)} asks for more classes than the {number} there are')
+        report.problems.append(f'{", ".join(ranks)} asks for more classes than the {len(known[0].names)} there are')
         report.options.update(ranks)
     return report
 
 
-def _compare_folders(data: Sequence[DataClasses], report: ClassReport) -> None:
-    """Report folders that are not a class, and folders that are not those of ``metainfo``."""
-    for each in data:
-        if each.declared:
-            report.problems.append(
-                f'{each} has {each.declared} classes, but {len(each.names)} class folders{each.describe_folders()}: '
-                f'set {each.field}.metainfo.classes to them, or remove those that are not classes'
-            )
-        elif each.empty and each.field.startswith('train'):
-            report.warnings.append(
-                f'{each}: {each.folder} has {len(each.empty)} class folder(s) without an image, which count as '
-                f'classes: {abbreviate(each.empty, SHOWN)}'
-            )
-
-
 def _compare_splits(data: Sequence[DataClasses], report: ClassReport) -> List[DataClasses]:
     """Report names that have another label than in the first data set; returns the data sets that have such names."""
-    first, *others = [each for each in data if each.names and not each.declared] or [None]
     labels: Dict[str, List[int]] = {}
-    for label, name in enumerate(first.names if first else ()):
+    for label, name in enumerate(data[0].names if data else ()):
         labels.setdefault(name, []).append(label)  # ImageNet has two classes 'crane'
     wrong = []
-    for each in others:
+    for each in data[1:]:
         moved = [(label, name) for label, name in enumerate(each.names) if label not in labels.get(name, [label])]
         if not moved:
             continue
         label, name = moved[0]
-        differing = abbreviate(sorted({*first.names} ^ {*each.names}), SHOWN) or 'none'
+        differing = abbreviate(sorted({*labels} ^ {*each.names}), SHOWN) or 'none'
         report.problems.append(
-            f'{each.field} has {len(each.names)} classes, {first.field} has {len(first.names)} (not in both: '
+            f'{each.field} has {len(each.names)} classes, {data[0].field} has {len(data[0].names)} (not in both: '
             f'{differing}): {name!r} would be label {label} in one and {labels[name][0]} in the other. Both need the '
             'same classes in the same order; a class without images needs an empty folder'
         )
@@ -276,16 +228,14 @@ def _compare_heads(heads: Dict[str, int], data: Sequence[DataClasses], report: C
         number = len(each.names)
         allowed = (number, each.things)  # a panoptic network has heads for all and heads for things
         wrong = tuple(place for place, given in heads.items() if given not in allowed)
-        if not number or not wrong or (number, wrong) in reported:
+        if not wrong or (number, wrong) in reported:
             continue
         reported.add((number, wrong))
-        report.problems.append(
-            f'{each} has {number} classes{each.describe_folders()}, the model has '
-            + ', '.join(f'{place}={heads[place]}' for place in wrong)
-        )
+        folders = f' (the folders {abbreviate(each.names, SHOWN)} of {each.folder})' if each.folder else ''
+        given = ', '.join(f'{place}={heads[place]}' for place in wrong)
+        report.problems.append(f'{each} has {number} classes{folders}, the model has {given}')
         for place in wrong:
-            if number - len(each.empty) != heads[place]:  # else it is enough to remove the empty ones
-                report.options.setdefault(place, number - len(each.empty))
+            report.options.setdefault(place, number)
 
 
 def _compare_labels(data: DataClasses, heads: Dict[str, int], head: Optional[int], report: ClassReport) -> None:

@@ -13,6 +13,7 @@ from ..utils.errors import UserValueError
 from ..utils.random_state import kept_generators
 from ..utils.settings import IGNORED, plain
 from .batched_images import unwrapped
+from .classes import unwrapped_datasets
 from .loops import copies, put_back
 
 # What a sample is: its names, without the folders they are in, and its labels.
@@ -53,19 +54,14 @@ def describe_data(loops: Dict[str, Any], cfg: dict) -> dict:
 
 def _add(dataset: Any, digest) -> bool:
     """Add the samples of a data set, or of those in a wrapper, to a hash; False if it does not list them."""
-    inner = getattr(dataset, 'datasets', None)
-    if inner is None and hasattr(dataset, 'dataset'):
-        inner = [dataset.dataset]
-    if isinstance(inner, (list, tuple)):
-        known = [_add(each, digest) for each in inner]
-        return all(known)
-    if not hasattr(dataset, 'get_data_info'):
-        return False
-    for index in range(len(dataset)):
-        info = dataset.get_data_info(index)
-        names = [os.path.basename(str(info.get(key))) for key in NAMES]
-        digest.update(f'{names}{[_label(info.get(key)) for key in LABELS]}\n'.encode())
-    return True
+    known = True
+    for each, _ in unwrapped_datasets(dataset):
+        known = known and hasattr(each, 'get_data_info')
+        for index in range(len(each) if hasattr(each, 'get_data_info') else 0):
+            info = each.get_data_info(index)
+            names = [os.path.basename(str(info.get(key))) for key in NAMES]
+            digest.update(f'{names}{[_label(info.get(key)) for key in LABELS]}\n'.encode())
+    return known
 
 
 def _label(value: Any) -> Any:

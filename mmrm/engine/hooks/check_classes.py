@@ -1,11 +1,11 @@
 """The head, the preprocessor and the data must agree on the number of classes."""
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 
 from ...utils.config import preprocessor_is_beside
-from ..classes import built_classes, compare, model_classes
+from ..batched_images import unwrapped
+from ..classes import compare, data_classes, model_classes, unwrapped_datasets
 
 
 def check_runner_classes(runner) -> None:
@@ -20,7 +20,7 @@ def check_runner_classes(runner) -> None:
     if getattr(runner, '_classes_agree', False):
         return
     heads = model_classes(runner.cfg)
-    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+    model = unwrapped(runner.model)
     if hasattr(model, 'head'):  # a classifier: also the numbers that its config leaves to the defaults
         prefix = '' if preprocessor_is_beside(runner.cfg) else 'model.'
         parts = {'model.head': model.head, f'{prefix}data_preprocessor': model.data_preprocessor}
@@ -28,7 +28,11 @@ def check_runner_classes(runner) -> None:
         heads.update({place: number for place, number in numbers.items() if isinstance(number, int)})
     loops = dict(train=runner._train_loop, val=runner._val_loop, test=runner._test_loop)
     built = {part: loop.dataloader.dataset for part, loop in loops.items() if hasattr(loop, 'dataloader')}
-    data = [each for part in built for each in built_classes(built[part], f'{part}_dataloader.dataset')]
+    data = [
+        data_classes(dataset, field)
+        for part in built
+        for dataset, field in unwrapped_datasets(built[part], f'{part}_dataloader.dataset')
+    ]
     report = compare(heads, data, runner.cfg, list(built))
     report.check()
     for warning in report.warnings:
