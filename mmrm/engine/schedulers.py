@@ -23,21 +23,6 @@ from ..utils.errors import UserTypeError, UserValueError, check_numbers
 INFINITE = int(1e9)  # mmengine's "no end"
 
 
-def warmup_factor(epoch: int, warmup: int, start: float) -> float:
-    """Factor of epoch 1 to ``warmup``: from ``start`` on a line that would reach 1 in epoch ``warmup + 1``."""
-    return start + (1 - start) * (epoch - 1) / warmup
-
-
-def cosine_factor(epoch: int, epochs: int, minimum: float = 0.0) -> float:
-    """Factor of an epoch, from 1, on the cosine over all ``epochs``."""
-    return minimum + (1 - minimum) * 0.5 * (1 + math.cos(math.pi * (epoch - 1) / epochs))
-
-
-def step_factor(epoch: int, milestones: Sequence[int], gamma: float) -> float:
-    """Factor of an epoch, from 1: times ``gamma`` after each milestone (milestone 150: from epoch 151 on)."""
-    return gamma ** sum(epoch > milestone for milestone in milestones)
-
-
 class _WarmupLR(_ParamScheduler):
     """A factor per epoch on the initial learning rate of every parameter group.
 
@@ -73,7 +58,10 @@ class _WarmupLR(_ParamScheduler):
 
     def _get_value(self) -> List[float]:
         epoch = self.last_step + 1
-        factor = warmup_factor(epoch, self.warmup, self.start_factor) if epoch <= self.warmup else self.factor(epoch)
+        if epoch <= self.warmup:  # on a line that would reach 1 in epoch warmup + 1
+            factor = self.start_factor + (1 - self.start_factor) * (epoch - 1) / self.warmup
+        else:
+            factor = self.factor(epoch)
         return [base * factor for base in self.base_values]
 
 
@@ -105,7 +93,8 @@ class RMCosineLR(_WarmupLR):
         super().__init__(optimizer, *args, end=end, **kwargs)
 
     def factor(self, epoch: int) -> float:
-        return cosine_factor(epoch, self.epochs, self.min_factor)
+        cosine = 0.5 * (1 + math.cos(math.pi * (epoch - 1) / self.epochs))
+        return self.min_factor + (1 - self.min_factor) * cosine
 
 
 @PARAM_SCHEDULERS.register_module()
@@ -132,4 +121,4 @@ class RMStepLR(_WarmupLR):
         super().__init__(optimizer, *args, **kwargs)
 
     def factor(self, epoch: int) -> float:
-        return step_factor(epoch, self.milestones, self.gamma)
+        return self.gamma ** sum(epoch > milestone for milestone in self.milestones)

@@ -12,18 +12,14 @@ import os
 import signal
 import sys
 import threading
-import time
 from typing import Callable, Iterable, Iterator, Optional
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later. A checkpoint was written that holds everything
 EXIT_UNSAVED = 76  # stopped without a new checkpoint
 RESUME = 'Run the same command with --resume.'
 INTERRUPTED_TWICE = 'interrupted twice: ended at once. The last checkpoint is complete: --resume'
-SIGNALS = tuple(
-    getattr(signal, name) for name in ('SIGTERM', 'SIGUSR1', 'SIGINT') if hasattr(signal, name)
-)  # Windows has no SIGUSR1
-
-
+NAMES = ('SIGTERM', 'SIGUSR1', 'SIGINT')
+SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGUSR1
 HAS_MASKS = hasattr(signal, 'pthread_sigmask')  # not on Windows
 
 
@@ -173,7 +169,7 @@ class IgnoreSignals:
     """The ``worker_init_fn`` of a data loader whose workers are ended by the training process only.
 
     Ctrl-C and schedulers send their signals to all processes. A worker that died by one would take the step with it,
-    and the checkpoint. SIGTERM is also how torch ends a worker that does not listen, so that a second one counts.
+    and the checkpoint.
 
     Args:
         then: What the worker does next; None for nothing.
@@ -181,28 +177,19 @@ class IgnoreSignals:
 
     def __init__(self, then=None):
         self.then = then
-        atexit.unregister(end_workers)
-        atexit.register(end_workers)  # runs before multiprocessing's own, which waits for those it has sent one SIGTERM
+        atexit.unregister(kill_workers)
+        atexit.register(kill_workers)  # runs before multiprocessing's own, which sends SIGTERM and waits
 
     def __call__(self, worker_id: int) -> None:
         for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN if number != signal.SIGTERM else _second_time)
+            signal.signal(number, signal.SIG_IGN)
         unblock()  # see blocked
         if self.then is not None:
             self.then(worker_id)
 
 
-def end_workers(patience: float = 1.0) -> None:
-    """End the workers that are still there when the process is done: a first SIGTERM is nothing to them."""
-    workers = [process for process in multiprocessing.active_children() if process.daemon]
-    for process in workers:
-        process.terminate()
-    deadline = time.monotonic() + patience / 2
-    for process in workers:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.is_alive():
+def kill_workers() -> None:
+    """End the workers that are still there when the process is done: they ignore SIGTERM."""
+    for process in multiprocessing.active_children():
+        if process.daemon:
             process.kill()
-
-
-def _second_time(number: int, frame) -> None:
-    signal.signal(number, signal.SIG_DFL)

@@ -165,12 +165,8 @@ def test_the_one_at_the_end_of_an_epoch_is_written_once_when_the_epoch_counts_as
     assert read_checkpoint(by_iteration / 'iter_4.pth')['meta']['epoch'] == 1
 
 
-def test_a_loop_that_cannot_go_on_in_mid_epoch_says_so_and_does_not_resume_from_there(by_iteration, tmp_path):
+def test_a_loop_that_cannot_go_on_in_mid_epoch_does_not_resume_from_there(by_iteration, tmp_path):
     LOOPS.register_module(name='OtherEpochs', module=type('OtherEpochs', (EpochBasedTrainLoop,), {}), force=True)
     loop = dict(type='OtherEpochs', max_epochs=1)
-    train_by_iteration(tmp_path / 'new', loop=loop, level='INFO')
-    (log,) = tmp_path.glob('new/*/*.log')
-    before, warned, after = log.read_text().partition('training cannot be resumed in the middle of an epoch')
-    assert warned and 'train' not in before.rpartition('Checkpoints will be saved')[2] and 'of 4>.pth' in after
     with pytest.raises(UserFileError, match='in the middle of epoch 2, at iteration 6'):
         train_by_iteration(tmp_path / 'work', loop=loop, resume=True, load_from=str(by_iteration / 'iter_6.pth'))

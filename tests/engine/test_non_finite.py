@@ -171,18 +171,6 @@ def test_other_runners_can_have_the_hook_and_loops_of_iterations_end_too(tmp_pat
         make(tmp_path, [1.0] + [NAN] * 5, by_epoch=False).train()
 
 
-def test_the_losses_are_read_from_the_log_and_not_from_the_gpu(tmp_path, monkeypatch):
-    """``float`` of a tensor waits for the GPU."""
-    reads = []
-    read = torch.Tensor.__float__
-    monkeypatch.setattr(torch.Tensor, '__float__', lambda tensor: reads.append(1) or read(tensor))
-    make(tmp_path / 'logged', [1.0] * 7).train()
-    assert not reads
-    monkeypatch.undo()
-    with pytest.raises(TrainingDivergedError, match='from iteration 2 on'):
-        make(tmp_path / 'unlogged', [1.0] + [NAN] * 7, default_hooks=dict(runtime_info=None, logger=None)).train()
-
-
 def test_processes_agree_now_and_then_and_all_end_with_the_message_of_the_one_that_failed(tmp_path, monkeypatch):
     """The other one has failed in its iterations 2 to 4; they agree after every fifth."""
     module, row = 'mmrm.engine.hooks.non_finite', [(step, dict(loss=NAN)) for step in (2, 3, 4)]
@@ -193,22 +181,6 @@ def test_processes_agree_now_and_then_and_all_end_with_the_message_of_the_one_th
     with pytest.raises(TrainingDivergedError, match='in 3 iterations in a row, from iteration 2 on'):
         runner.train()
     assert runner.iter + 1 == 5
-
-
-def test_losses_signals_and_clock_are_one_exchange(tmp_path, monkeypatch):
-    """Every ten iterations; at an epoch's end, where a checkpoint is written, the losses have their own."""
-    asked = dict(non_finite=[], crash_safe_checkpoint=[])
-    for module, calls in asked.items():
-        path = f'mmrm.engine.hooks.{module}'
-        monkeypatch.setattr(f'{path}.get_world_size', lambda: 2)
-        monkeypatch.setattr(f'{path}.agree', lambda *values, calls=calls: calls.append(len(values)) or list(values))
-    make(tmp_path / 'good', [1.0] * 25).train()
-    assert asked['non_finite'] == [1]
-    assert asked['crash_safe_checkpoint'].count(3) == 4  # at the start, after 10 and 20, at the end of the epoch
-    bad = make(tmp_path / 'bad', [1.0] * 5 + [NAN] * 20)
-    with pytest.raises(TrainingDivergedError, match='5 iterations in a row, from iteration 6 on'):
-        bad.train()
-    assert bad.iter + 1 == 10
 
 
 class Scaled(OptimWrapper):
@@ -257,19 +229,13 @@ def test_weights_that_are_not_finite_do_not_push_out_those_that_are(part, tmp_pa
     )
     watch = Watch()
     runner.register_hook(watch)
-    with pytest.raises(TrainingDivergedError, match=r'ended with weights that are not finite.*epoch_1\.pth'):
+    name = dict(weight='weight', buffer='mean', ema='ema.module.weight')[part]
+    with pytest.raises(TrainingDivergedError, match=rf'1 tensors .* contain NaN or Inf: {name}\..*epoch_1\.pth'):
         runner.train()
-    assert set(watch.after[1]) == {'epoch_1.pth', 'best_score_epoch_1.pth'}
-    assert files(tmp_path) == watch.after[1] == watch.after[2]
+    assert runner.epoch + 1 == 2 and set(watch.after[1]) == {'epoch_1.pth', 'best_score_epoch_1.pth'}
+    assert files(tmp_path) == watch.after[1]
     assert (tmp_path / 'last_checkpoint').read_text().endswith('epoch_1.pth')
     assert runner.message_hub.get_info('best_ckpt').endswith('best_score_epoch_1.pth')
-
-
-def test_the_third_checkpoint_that_is_not_written_ends_the_run(tmp_path):
-    runner = make(tmp_path, [1.0], epochs=9, hooks=[Spoil(2, 'buffer')])
-    with pytest.raises(TrainingDivergedError, match=r'3 checkpoints in a row.*epoch_1\.pth'):
-        runner.train()
-    assert runner.epoch + 1 == 4 and set(files(tmp_path)) == {'epoch_1.pth'}
 
 
 # ---------------------------------------------------------------------------------------------------------- whole runs

@@ -1,4 +1,5 @@
 """Hooks that mmengine lacks."""
+# ruff: noqa: F401
 
 from .bind_augments import BindAugmentsHook
 from .channels_last import ChannelsLastHook
@@ -11,19 +12,3 @@ from .mixed_batches import MixedBatchesHook
 from .non_finite import NonFiniteLossHook, TrainingDivergedError
 from .random_state import RandomStateHook, rm_worker_init
 from .reset_history import ResetHistoryHook
-
-__all__ = [
-    'BindAugmentsHook',
-    'ChannelsLastHook',
-    'CheckClassesHook',
-    'CrashSafeCheckpointHook',
-    'DropBlockHook',
-    'LogConsistencyHook',
-    'MixScheduleHook',
-    'MixedBatchesHook',
-    'NonFiniteLossHook',
-    'RandomStateHook',
-    'ResetHistoryHook',
-    'TrainingDivergedError',
-    'rm_worker_init',
-]

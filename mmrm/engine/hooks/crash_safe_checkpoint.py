@@ -16,10 +16,7 @@ from ...utils.files import write_text
 from ...utils.saved import find_saved
 from .. import signals
 from ..loops import ResumableLoop, ValidationCutOff, accumulating
-from .non_finite import NonFiniteLossHook, agree, diverged, last_good_checkpoint, non_finite_tensors
-
-# Checkpoints in a row whose weights are not finite that end a run.
-PATIENCE = 3
+from .non_finite import agree, check_weights
 
 
 @HOOKS.register_module()
@@ -29,8 +26,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
     - An older checkpoint is removed only after the newer one is written. None is removed outside the own folder: a
       checkpoint remembers the path of the best one, and a run that goes on in another folder, or in a copy, would
       remove that of the run it came from.
-    - Weights that are not finite are not saved: what is there stays. The third time in a row, or at the end of
-      training, that is an error.
+    - Weights that contain NaN or Inf are not saved: the run ends, and what is there stays.
     - At the start, half-written files are removed. Checkpoints that the one training goes on from does not know of,
       later ones and other best ones, are moved to ``replaced-<time>``.
     - With ``by_epoch=False`` in a loop of epochs, a checkpoint at the end of an epoch is written when the epoch counts
@@ -39,8 +35,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
     - A run that a signal asks to end (:mod:`mmrm.engine.signals`) ends after a step, the same in all processes, with a
       checkpoint of that step, ``iter_<N>.pth``. A validation is cut off; the resumed run begins with it. One process
       looks for a signal after every step. Several exchange it every ``LOOK_EVERY`` (10) iterations or batches of a
-      validation, and at the end of an epoch, in one exchange of three numbers, with what
-      NonFiniteLossHook has found.
+      validation, and at the end of an epoch, together with the clock.
 
     Args:
         every_minutes (float, optional): Write a checkpoint, ``iter_<N>.pth``, also when the last one is that old. The
@@ -78,10 +73,8 @@ class CrashSafeCheckpointHook(CheckpointHook):
 
     def before_train(self, runner) -> None:
         super().before_train(runner)
-        resumable = isinstance(runner.train_loop, ResumableLoop)
         self._written, self._saved_at = time.monotonic(), -1
         self._midway = list(runner.message_hub.runtime_info.get('midway_ckpts', []))
-        self._refused, self._refused_at = 0, -1
         if getattr(self, 'best_ckpt_path', None):
             self.best_ckpt_path = self._here(self.best_ckpt_path)
         for key, path in getattr(self, 'best_ckpt_path_dict', {}).items():
@@ -89,22 +82,12 @@ class CrashSafeCheckpointHook(CheckpointHook):
         barrier()  # all have looked
         if is_main_process() and '://' not in str(self.out_dir):
             self._tidy(runner)
-        if not resumable:
+        if not isinstance(runner.train_loop, ResumableLoop):
             self.every_minutes = None
-        if not resumable and not self.by_epoch and isinstance(runner.train_loop, EpochBasedTrainLoop):
-            length = len(runner.train_dataloader)
-            runner.logger.warning(
-                f'default_hooks.checkpoint.by_epoch=False in a loop of epochs of {length} iterations: training cannot '
-                'be resumed in the middle of an epoch, only from a checkpoint at the end of one (iter_<a multiple of '
-                f'{length}>.pth). by_epoch=True, or an interval that {length} is a multiple of, writes these.'
-            )
         if runner._resume:  # until the first iteration, and in a validation before it, that checkpoint is this run's
             self._saved_at = runner.iter
         self._stop, self._training = 0, self.saves_on_signals(runner)
-        for hook in runner.hooks:
-            if isinstance(hook, NonFiniteLossHook):
-                hook.shares_exchange = self._training and hook.interval == self.LOOK_EVERY
-        self._look(runner, 0)
+        self._look(0)
         if self._stop:
             self._end(runner, runner.iter)
 
@@ -114,7 +97,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
         if not isinstance(runner.train_loop, ResumableLoop):
             return
-        self._look(runner, runner.iter + 1)
+        self._look(runner.iter + 1)
         saved = self._saved_at == runner.iter + 1
         # Between two updates of an accumulated gradient it would have to hold that, too.
         if (self._due or self._stop) and not saved and not accumulating(runner.optim_wrapper):
@@ -124,10 +107,8 @@ class CrashSafeCheckpointHook(CheckpointHook):
             self._end(runner, runner.iter + 1)
 
     # ---------------------------------------------------------------------------------------- the clock and the signals
-    def _look(self, runner, step: int) -> None:
+    def _look(self, step: int) -> None:
         """Learn whether a checkpoint is due by the clock, and whether the run is to end, in all processes alike.
-
-        What NonFiniteLossHook of one process has found is exchanged with it.
 
         Args:
             step (int): Iterations or batches so far; several processes look every ``LOOK_EVERY`` of them.
@@ -138,24 +119,18 @@ class CrashSafeCheckpointHook(CheckpointHook):
         due = self._due
         if now and self.every_minutes is not None and is_main_process():
             due = due or time.monotonic() - self._written >= 60 * self.every_minutes
-        watching = next((hook for hook in runner.hooks if isinstance(hook, NonFiniteLossHook)), None)
-        failed = watching is not None and bool(watching.failed)
-        self._due, self._stop, failed = agree(due, signals.received(), failed)
-        if failed:
-            watching.end(runner)
+        self._due, self._stop = agree(due, signals.received())
 
     def _end(self, runner, step: int) -> None:
         """End the run, in all processes."""
         message = f'stopped by {signal.Signals(self._stop).name} after iteration {step}'
         if step == 0:
             message = f'{message}, nothing is lost. Start it again.'
-        elif self._saved_at == step:
+        else:
             saved = self.last_ckpt or runner._load_from or 'the checkpoint it went on from'
             message = f'{message}, and {saved} holds everything. {signals.RESUME}'
-        else:
-            message = f'{message}; no checkpoint of it could be written. {last_good_checkpoint(runner)}'
         runner.logger.info(message)
-        raise signals.Stopped(message, saved=self.last_ckpt is not None and self._saved_at == step, together=True)
+        raise signals.Stopped(message, saved=self.last_ckpt is not None, together=True)
 
     def _act_between(self, runner, epochs: int) -> None:
         """Save and end the run if all know that it is time to, after iteration ``runner.iter`` and before the next."""
@@ -170,7 +145,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
 
     def after_val_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         if self._training and batch_idx < self._val_batches:
-            self._look(runner, batch_idx + 1)
+            self._look(batch_idx + 1)
             if self._stop:
                 raise ValidationCutOff(lambda: self._act_between(runner, runner.epoch))
 
@@ -196,19 +171,16 @@ class CrashSafeCheckpointHook(CheckpointHook):
             runner.logger.info(f'Saving checkpoint at {step} iterations')
             self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch + 1, iter=step))
         if isinstance(runner.train_loop, ResumableLoop):
-            self._look(runner, 0)
+            self._look(0)
             self._act_between(runner, runner.epoch + 1)
 
     def after_train(self, runner) -> None:
         self._training = False
-        if self._refused:
-            raise diverged(runner, 'training has ended with weights that are not finite: the log names them.')
         super().after_train(runner)
 
     def _save_checkpoint_with_step(self, runner, step, meta):
+        check_weights(runner)
         name = self.filename_tmpl.format(step)
-        if not self._may_save(runner, name):
-            return
         if isinstance(runner.train_loop, ResumableLoop):
             self._resume_state = runner.train_loop.gather_resume_state(self.save_history)
         # A checkpoint knows those that it replaces: a run killed before they are removed still removes them later.
@@ -231,28 +203,9 @@ class CrashSafeCheckpointHook(CheckpointHook):
         checkpoint.update(self._resume_state or {})
 
     def _save_best_checkpoint(self, runner, metrics):
-        if self.save_best and self._may_save(runner, 'the best checkpoint'):
+        if self.save_best:
+            check_weights(runner)
             self._remove_afterwards(super()._save_best_checkpoint, runner, metrics)
-
-    def _may_save(self, runner, name: str) -> bool:
-        """Whether all weights are finite, the same in all processes; it is the first one's that are saved."""
-        wrong = non_finite_tensors(runner)
-        if not agree(bool(wrong) and is_main_process())[0]:
-            self._refused = 0
-            return True
-        runner.logger.warning(
-            f'{name} is not written: {len(wrong)} tensors hold NaN or infinite values: '
-            f'{", ".join(wrong[:3])}{" ..." if len(wrong) > 3 else ""}. Older ones are kept.'
-        )
-        if runner.iter != self._refused_at:  # the best one is saved in the same place
-            self._refused, self._refused_at = self._refused + 1, runner.iter
-        if self._refused >= PATIENCE:
-            raise diverged(
-                runner,
-                f'training was stopped: {self._refused} checkpoints in a row were not written, because the weights '
-                'are not finite: the log names them.',
-            )
-        return False
 
     def _remove_afterwards(self, save, *args) -> None:
         backend = self.file_backend

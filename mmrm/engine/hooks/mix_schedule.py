@@ -1,12 +1,12 @@
 """Mixing in some epochs only."""
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop
 
 from ...models.data_preprocessor import RMDataPreprocessor, augments_of
-from ...utils.errors import UserValueError
+from ...utils.errors import UserValueError, check_numbers
+from ..batched_images import unwrapped
 
 
 @HOOKS.register_module()
@@ -22,15 +22,13 @@ class MixScheduleHook(Hook):
     """
 
     def __init__(self, first_epochs: int = 0, last_epochs: int = 0):
-        for name, value in dict(first_epochs=first_epochs, last_epochs=last_epochs).items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise UserValueError(f'MixScheduleHook: {name}={value!r} must be an integer >= 0.')
+        check_numbers('MixScheduleHook', 0, integer=True, first_epochs=first_epochs, last_epochs=last_epochs)
         self.first_epochs, self.last_epochs = first_epochs, last_epochs
 
     def before_train(self, runner) -> None:
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
             raise UserValueError('MixScheduleHook counts epochs: it needs train_cfg=dict(by_epoch=True, ...).')
-        preprocessor = _preprocessor(runner)
+        preprocessor = unwrapped(runner.model).data_preprocessor
         if not isinstance(preprocessor, RMDataPreprocessor) or not augments_of(preprocessor):
             raise UserValueError('MixScheduleHook: there is no RMDataPreprocessor with batch_augments.')
         if self.first_epochs + self.last_epochs >= runner.max_epochs:
@@ -41,9 +39,5 @@ class MixScheduleHook(Hook):
 
     def before_train_epoch(self, runner) -> None:
         last = runner.max_epochs - self.last_epochs
-        _preprocessor(runner).mixing = self.first_epochs <= runner.epoch < last
-
-
-def _preprocessor(runner):
-    model = runner.model
-    return (model.module if is_model_wrapper(model) else model).data_preprocessor
+        mixing = self.first_epochs <= runner.epoch < last
+        unwrapped(runner.model).data_preprocessor.mixing = mixing

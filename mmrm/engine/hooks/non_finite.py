@@ -4,11 +4,11 @@ import math
 from typing import Dict, List, Optional, Tuple
 
 import torch
-from mmengine.dist import all_gather_object, all_reduce, get_world_size
-from mmengine.hooks import CheckpointHook, Hook, RuntimeInfoHook
+from mmengine.dist import all_gather_object, all_reduce, broadcast_object_list, get_world_size
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
 
-from ...utils.errors import UserError, check_numbers
+from ...utils.errors import UserError, abbreviate, check_numbers
 from ..loops import modules, unwrapped
 
 REMEDIES = (
@@ -33,7 +33,6 @@ class NonFiniteLossHook(Hook):
     Only the loss counts: a step that loss scaling (AMP) skips because of its gradients has a finite loss. The runner of
     the tools always has this hook; ``custom_hooks`` gives it other values, or gives it to another runner.
 
-    It reads the numbers that ``RuntimeInfoHook`` has already brought to the CPU for the log, so it waits for no GPU.
     Several processes agree every ``interval`` iterations and at an epoch's end, so that all stop at the same place, up
     to ``interval`` iterations later than one process would.
 
@@ -50,38 +49,28 @@ class NonFiniteLossHook(Hook):
         self.patience = patience
         self.interval = interval
         self._row: Row = []
-        self.failed: Row = []
-        self.shares_exchange = False  # whether the checkpoint hook exchanges `failed` together with the signals
+        self._failed: Row = []
 
     def before_train(self, runner) -> None:
-        self._row, self.failed = [], []
-        self._logged = any(isinstance(hook, RuntimeInfoHook) for hook in runner.hooks)
+        self._row, self._failed = [], []
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs: Optional[dict] = None) -> None:
-        logged = runner.message_hub.log_scalars if self._logged else {}
-        losses = {
-            name: logged[f'train/{name}'].current()
-            if f'train/{name}' in logged
-            else float(torch.as_tensor(value).detach())
-            for name, value in (outputs or {}).items()
-            if 'loss' in name
-        }
+        losses = {name: float(torch.as_tensor(outputs[name]).detach()) for name in outputs or () if 'loss' in name}
         wrong = {name: value for name, value in losses.items() if not math.isfinite(value)}
         self._row = [*self._row, (runner.iter + 1, wrong)] if wrong else []
         if len(self._row) >= self.patience:
-            self.failed = self._row
-        due = (runner.iter + 1) % self.interval == 0 and not self.shares_exchange
-        if (get_world_size() == 1 or due) and agree(bool(self.failed))[0]:
-            self.end(runner)
+            self._failed = self._row
+        if get_world_size() == 1 or (runner.iter + 1) % self.interval == 0:
+            self._end_if_failed(runner)
 
     def after_train_epoch(self, runner) -> None:
-        if agree(bool(self.failed))[0]:
-            self.end(runner)
+        self._end_if_failed(runner)
 
-    def end(self, runner) -> None:
-        """Raise. All processes must call this after the same iteration."""
-        row = next(filter(None, all_gather_object(self.failed)))
-        raise diverged(runner, self._message(runner, row))
+    def _end_if_failed(self, runner) -> None:
+        """Raise if a process has failed. All processes must call this after the same iteration."""
+        if agree(bool(self._failed))[0]:
+            row = next(filter(None, all_gather_object(self._failed)))
+            raise diverged(runner, self._message(runner, row))
 
     @staticmethod
     def _message(runner, row: Row) -> str:
@@ -119,11 +108,11 @@ def last_good_checkpoint(runner) -> str:
     )
 
 
-def non_finite_tensors(runner) -> List[str]:
-    """The weights and buffers of the model, and of its moving average, that hold NaN or infinite values, by name.
+def check_weights(runner) -> None:
+    """Raise if weights or buffers of the model, or of its moving average, in process 0 hold NaN or infinite values.
 
     The optimizer's state is left out: NaN there is NaN in the weights in the same step, and an infinite second moment
-    (of Adam, after one huge gradient) only stops its weight from moving.
+    (of Adam, after one huge gradient) only stops its weight from moving. All processes must call this.
     """
     states = {
         f'{"ema." * (number > 0)}{name}': value
@@ -131,8 +120,10 @@ def non_finite_tensors(runner) -> List[str]:
         for name, value in unwrapped(module).state_dict().items()
         if torch.is_tensor(value) and value.is_floating_point()
     }
-    if not states:
-        return []
     finite = [value.isfinite().all() for value in states.values()]
-    finite = torch.stack([each.to(finite[0].device) for each in finite]).tolist()  # one wait for the GPU
-    return [name for name, good in zip(states, finite) if not good]
+    finite = torch.stack([each.to(finite[0].device) for each in finite]).tolist() if finite else []  # one wait
+    shared = [[name for name, good in zip(states, finite) if not good]]
+    broadcast_object_list(shared)  # process 0 saves
+    if shared[0]:
+        what = f'{len(shared[0])} tensors of the model contain NaN or Inf: {abbreviate(shared[0], 3)}.'
+        raise diverged(runner, f'training was stopped and no checkpoint written: {what}')
