@@ -44,19 +44,10 @@ def added_work(number: int, size: int, classes: int, channels: int, stride: int 
 
     each = RecursiveMix(alpha=0.5, per_sample=True)
 
-    def mixing():
-        rm.mix(images, labels)
-
-    def mixing_each():
-        each.mix(images, labels)
-
     boxes, lams = np.tile(box, (number, 1)), torch.full((number,), 0.25)
 
-    def pooling_each():
-        pooling_with_rm(dict(boxes=boxes, lams=lams))
-
-    def pooling_with_rm(more=None):
-        mix = Mix(0.25, number, box, (size, size), history, **(more or {}))
+    def pooling_with_rm(**more):
+        mix = Mix(0.25, number, box, (size, size), history, **more)
         mean, region = pool(features, mix)
         torch.autograd.backward([mean, consistency(mix, region, logits)], [gradient, torch.ones(())])
         features.grad = None
@@ -68,10 +59,10 @@ def added_work(number: int, size: int, classes: int, channels: int, stride: int 
         features.grad = None
 
     return {
-        'mixing': mixing,
-        'mixing, a box per sample': mixing_each,
+        'mixing': lambda: rm.mix(images, labels),
+        'mixing, a box per sample': lambda: each.mix(images, labels),
         'pooling with RM': pooling_with_rm,
-        'pooling with RM, a box per sample': pooling_each,
+        'pooling with RM, a box per sample': lambda: pooling_with_rm(boxes=boxes, lams=lams),
         'pooling': pooling,
     }
 

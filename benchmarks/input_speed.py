@@ -7,10 +7,9 @@ Every pipeline decodes, crops and resizes, flips, jitters and shifts the colours
 all run in this process on one thread, in turn, round by round. mmrm's data-loader workers end in uint8 and a drawn
 colour change, which the data preprocessor applies in batches on the training device, with the normalisation: "in all"
 counts that on the same core, "a worker" does not. timm's workers end in uint8, too. The others leave nothing to the
-device. What is not installed (DALI, libjpeg-turbo) is left out.
+device. Without libjpeg-turbo OpenCV decodes.
 """
 
-import contextlib
 import random
 import sys
 import tempfile
@@ -127,33 +126,8 @@ def timm_pipeline():
     )
     mean, std = (torch.tensor(values).view(3, 1, 1) * 255 for values in NORMAL)
 
-    def load(path: Path) -> torch.Tensor:
-        with open(path, 'rb') as file:
-            return torch.as_tensor(transform(Image.open(file).convert('RGB')))
-
-    def worker(files):
-        return torch.stack([load(path) for path in files])
-
+    worker = pillow_pipeline(transform, torch.as_tensor)
     return worker, lambda files: worker(files).float().sub_(mean).div_(std)
-
-
-def dali_pipeline(files: list):
-    """DALI's CPU operators, on one thread: it, too, decodes only the crop. Its jitter is its own."""
-    from nvidia.dali import fn, pipeline_def, types
-
-    @pipeline_def(batch_size=len(files), num_threads=1, device_id=None, exec_async=False, exec_pipelined=False)
-    def pipeline():
-        content, _ = fn.readers.file(files=[str(path) for path in files])
-        image = fn.decoders.image_random_crop(content, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3])
-        image = fn.resize(image, resize_x=224, resize_y=224, interp_type=types.INTERP_TRIANGULAR)
-        factors = {name: fn.random.uniform(range=[0.6, 1.4]) for name in ('brightness', 'contrast', 'saturation')}
-        image = fn.color_twist(image, **factors)
-        mean, std = ([255 * value for value in values] for values in NORMAL)
-        return fn.crop_mirror_normalize(image, mirror=fn.random.coin_flip(), mean=mean, std=std)
-
-    built = pipeline()
-    built.build()
-    return lambda _: torch.from_numpy(np.array(built.run()[0].as_array()))
 
 
 def mmrm_pipeline(cfg: Config):
@@ -182,8 +156,8 @@ def without_crop_decoding(run):
     return slower
 
 
-def all_pipelines(cfg: Config, files: list) -> dict:
-    """What is compared, by name, each a function of a list of files; those that are installed."""
+def all_pipelines(cfg: Config) -> dict:
+    """What is compared, by name, each a function of a list of files."""
     worker, in_all = mmrm_pipeline(cfg)
     timm_worker, timm_in_all = timm_pipeline()
     found = {
@@ -198,8 +172,6 @@ def all_pipelines(cfg: Config, files: list) -> dict:
     if crop_decoder() is not None:
         found['mmrm, OpenCV decodes, in all'] = without_crop_decoding(in_all)
         found['mmrm, OpenCV decodes, a worker'] = without_crop_decoding(worker)
-    with contextlib.suppress(ImportError):
-        found['DALI, CPU operators'] = dali_pipeline(files)
     return found
 
 
@@ -243,7 +215,7 @@ def main() -> None:
         files = files_of(args.files)[: args.images] if args.files else make_jpegs(Path(folder), args.images)
         size = np.mean([path.stat().st_size for path in files]) / 1024
         sides = np.median([Image.open(path).size for path in files], axis=0).astype(int)
-        candidates = all_pipelines(cfg, files)
+        candidates = all_pipelines(cfg)
         for name, run in candidates.items():
             batch = None if name.endswith('a worker') else run(files)
             if batch is not None and (tuple(batch.shape), batch.dtype) != ((len(files), 3, 224, 224), torch.float32):

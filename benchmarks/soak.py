@@ -3,32 +3,26 @@
     python benchmarks/soak.py                            # 24 kills, one and two processes, a quarter of an hour
     python benchmarks/soak.py --kills 200 --seed 1
     python benchmarks/soak.py --kills 12 --processes 3
-    python benchmarks/soak.py --kills 200 --record soak.json     # again with 400: goes on with the 201st
 
-A small ResNet with RM trains on noise, on the CPU, for a few epochs (or as many iterations), every second part of a run
-through tools/dist_train.sh and the others through the function behind tools/train.py. Every process is a real one and
-gets a real signal, SIGKILL, SIGTERM, SIGUSR1 or SIGINT, from another process: after an iteration, while a checkpoint is
-written, or in a validation. SIGKILL ends one process, or the launcher; another signal goes, in turns, to one of them
-(the launcher, if there is one) or to all of them and their workers, as a terminal sends it, and must end the run with
-exit code 75, or 76 where there was nothing new to save. No process may be left. Each part of a run has its own number
-of workers, 0, 2 or 4. At the end all weights, the optimizer's state, the random states, RM's history and every logged
-number must be those of the unbroken run, bit for bit. SIGKILL may make a run repeat the iterations since its last
-checkpoint, another signal none.
+A small ResNet with RM trains on noise, on the CPU, for a few epochs (or as many iterations). Every process is a real
+one and gets a real signal, SIGKILL, SIGTERM, SIGUSR1 or SIGINT, from another process: after an iteration, while a
+checkpoint is written, or in a validation. SIGKILL ends one process; another signal goes, in turns, to one of them or to
+all of them and their workers, as a terminal sends it, and must end the run with exit code 75, or 76 where there was
+nothing new to save. Each part of a run has its own number of workers, 0, 2 or 4. At the end all weights, the
+optimizer's state, the random states, RM's history and every logged number must be those of the unbroken run, bit for
+bit. SIGKILL may make a run repeat the iterations since its last checkpoint, another signal none.
 
-The exit code is 1 if anything differs. Without the launcher, processes are forked from this one, which has imported
-everything: a start takes half a second instead of ten.
+The exit code is 1 if anything differs. The processes are forked from this one, which has imported everything: a start
+takes half a second instead of ten. Signals to the launcher: tests/tools/test_signals.py.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,17 +31,17 @@ from collections import Counter
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Tuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tests'))  # of tiny_run
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import mmrm.models  # noqa: F401, isort: skip
-import numpy as np
 import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
-from PIL import Image
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from tiny_run import write_run
 
 from mmrm.cli import train
 from mmrm.engine.signals import EXIT_STOPPED, EXIT_UNSAVED
@@ -59,33 +53,19 @@ SIGNALS = ('SIGKILL', 'SIGTERM', 'SIGUSR1', 'SIGINT')
 WORKERS = (0, 2, 4)
 STOPPED = (EXIT_STOPPED, EXIT_UNSAVED)
 CHECKPOINT_EVERY = 5
-CONFIG = """
-custom_imports = dict(imports=['mmrm.models', 'soak'], allow_failed_imports=False)
-default_scope = 'mmpretrain'
-model = dict(
-    type='ImageClassifier',
-    backbone=dict(type='ResNet', depth=18, stem_channels=8, base_channels=8, drop_path_rate=0.1),
-    neck=None,
-    head=dict(type='RMConsistencyHead', num_classes=2, in_channels=64, omega=0.5, topk=(1, )),
-    data_preprocessor=dict(
-        type='RMDataPreprocessor', num_classes=2, mean=[127.5] * 3, std=[50.] * 3,
-        batch_augments=dict(augments=dict(type='RecursiveMix', alpha=0.5))))
-dataset = dict(
-    type='CustomDataset', data_root={data!r},
-    pipeline=[dict(type='LoadImageFromFile'), dict(type='RandomCrop', crop_size=24, padding=4),
-              dict(type='RandomFlip', prob=0.5), dict(type='ColorJitter', brightness=0.4), dict(type='PackInputs')])
-train_dataloader = dict(
-    batch_size=4, num_workers=0, dataset=dataset, sampler=dict(type={sampler!r}, shuffle=True))
-val_dataloader = dict(batch_size=8, num_workers=0, dataset=dataset, sampler=dict(type='DefaultSampler', shuffle=False))
-val_evaluator = dict(type='Accuracy', topk=(1, ))
+CHANGES = """
+custom_imports['imports'].append('soak')
+model['backbone']['drop_path_rate'] = 0.1
+dataset['pipeline'][1:1] = [
+    dict(type='RandomCrop', crop_size=24, padding=4), dict(type='RandomFlip', prob=0.5),
+    dict(type='ColorJitter', brightness=0.4)]
+train_dataloader.update(batch_size=4, sampler=dict(type={sampler!r}, shuffle=True))
+val_dataloader.update(batch_size=8)
 train_cfg = {loop!r}
-val_cfg = dict()
-optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.01, momentum=0.9), accumulative_counts={accumulate})
+optim_wrapper['accumulative_counts'] = {accumulate}
 param_scheduler = [dict(type='LinearLR', start_factor=0.1, end=9, by_epoch=False)]
-default_hooks = dict(
-    logger=dict(type='LoggerHook', interval=1, log_metric_by_epoch={by_epoch}),
-    checkpoint=dict(type='CheckpointHook', interval={every}, by_epoch=False, max_keep_ckpts=2,
-                    save_best='accuracy/top1', rule='greater'))
+default_hooks['logger']['log_metric_by_epoch'] = {by_epoch}
+default_hooks['checkpoint'].update(interval={every}, by_epoch=False, max_keep_ckpts=2)
 custom_hooks = [dict(type='EMAHook'), dict(type='ResetHistoryHook'), dict(type='SoakKill')]
 randomness = dict(seed=0, diff_rank_seed=True)
 """
@@ -136,24 +116,14 @@ class SoakKill(Hook):
         self._point(runner, 'validation')
 
 
-def write_run(folder: Path, kind: str, images: int) -> Path:
+def write_config(folder: Path, kind: str, images: int) -> Path:
     """Write noise of two classes and the config of one kind of run."""
-    rng = np.random.default_rng(0)
-    for index in range(images):
-        path = folder / 'data' / f'class{index % 2}' / f'{index}.png'
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            Image.fromarray((rng.integers(0, 156, (32, 32, 3)) + 100 * (index % 2)).astype('uint8')).save(path)
-    config = folder / f'{kind.replace(", ", "_")}.py'
-    config.write_text(
-        CONFIG.format(data=str(folder / 'data'), every=CHECKPOINT_EVERY, by_epoch=kind != 'iterations', **KINDS[kind])
-    )
-    return config
+    settings = dict(KINDS[kind], every=CHECKPOINT_EVERY, by_epoch=kind != 'iterations')
+    config = write_run(folder, images=images, more=CHANGES.format(**settings))
+    return config.rename(folder / f'{kind.replace(", ", "_")}.py')
 
 
-def start(
-    config: Path, work_dir: Path, processes: int, workers: int, kill: Optional[Kill], log: Path, launched: bool
-) -> str:
+def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Optional[Kill], log: Path) -> str:
     """Train in one or more processes, from the newest checkpoint if there is one, and kill it.
 
     Returns:
@@ -164,59 +134,7 @@ def start(
         environment = dict(SOAK_KILL=json.dumps(kill), SOAK_ASKED=str(asked), MMRM_PARENT=str(os.getpid()))
         argv = [str(config), '--work-dir', str(work_dir), '--device', 'cpu', '--resume', '--traceback']
         argv += ['--cfg-options', f'train_dataloader.num_workers={workers}']
-        run = Launched if launched else Forked
-        return run(argv, processes, environment, log).end(kill, asked)
-
-
-class Launched:
-    """A run of ``tools/dist_train.sh``."""
-
-    def __init__(self, argv: List[str], processes: int, environment: dict, log: Path):
-        tools = Path(__file__).resolve().parents[1] / 'tools'
-        # The launcher looks for SoakKill where this file is.
-        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get('PYTHONPATH', '')])
-        environment = dict(os.environ, **environment, PYTHONPATH=path, PYTHON=sys.executable)
-        with open(log, 'a') as output:
-            self.process = subprocess.Popen(
-                [tools / 'dist_train.sh', argv[0], str(processes), *argv[1:]],
-                env=environment,
-                cwd=log.parent,
-                stdout=output,
-                stderr=output,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-            )
-
-    def ranks(self) -> List[int]:
-        """The processes of the run, in the order of their ranks."""
-        found = {}
-        for folder in Path('/proc').glob('[0-9]*'):
-            with contextlib.suppress(OSError):
-                if int(re.search(r'^PPid:\s*(\d+)', (folder / 'status').read_text(), re.M)[1]) == self.process.pid:
-                    found[int(re.search(rb'\0RANK=(\d+)', (folder / 'environ').read_bytes())[1])] = int(folder.name)
-        return [found[rank] for rank in sorted(found)]
-
-    def end(self, kill: Optional[Kill], asked: Path) -> str:
-        ranks: List[int] = []
-        while self.process.poll() is None:
-            if kill and not ranks and asked.exists():
-                ranks = self.ranks()
-                time.sleep(kill.seconds)
-                hard, launcher = kill.signal == 'SIGKILL', self.process.pid
-                one = ranks[kill.rank] if hard and kill.times % 2 else launcher
-                for pid in [launcher, *ranks] if kill.to_all else [one]:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, getattr(signal, kill.signal))
-            time.sleep(0.005)
-        deadline = time.monotonic() + 10
-        while any(Path(f'/proc/{pid}').exists() for pid in ranks) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if any(Path(f'/proc/{pid}').exists() for pid in ranks):
-            return f'processes are left: {ranks}'
-        code = self.process.returncode
-        if code == 0:
-            return 'finished'
-        wanted = (-signal.SIGKILL, 128 + signal.SIGKILL) if kill and kill.signal == 'SIGKILL' else STOPPED
-        return 'killed' if ranks and code in wanted else f'exit code {code} of the launcher'
+        return Forked(argv, processes, environment, log).end(kill, asked)
 
 
 class Forked:
@@ -286,22 +204,18 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
     console, begin = Console(width=110), time.monotonic()
     cells = [(kind, processes) for processes in args.processes for kind in args.kinds]
     whole, record = {}, dict(runs=0, seconds=0.0, repeated=0, kills=[], wrong=[])
-    if args.record and args.record.exists():
-        record = json.loads(args.record.read_text())
-    before = record['seconds']
     while len(record['kills']) < args.kills:
         kind, processes = cells[record['runs'] % len(cells)]
         record['runs'] += 1
         number = record['runs']
-        config = write_run(folder, kind, args.images)
+        config = write_config(folder, kind, args.images)
         if (kind, processes) not in whole:
             console.print(f'{kind}, {processes} process(es): the unbroken run')
             whole[kind, processes] = unbroken(config, folder / f'whole-{config.stem}-{processes}', processes)
         work_dir = folder / f'run-{number}'
         draw = random.Random(f'{args.seed} {number}')
-        kills, parts, failed = broken(
-            config, work_dir, processes, draw, min(args.kills_per_run, args.kills - len(record['kills'])), number % 2
-        )
+        most = min(args.kills_per_run, args.kills - len(record['kills']))
+        kills, parts, failed = broken(config, work_dir, processes, draw, most)
         if not failed:
             again = repetitions(work_dir)
             record['repeated'] = max([record['repeated'], *(repeated for *_, repeated in again)])
@@ -317,9 +231,7 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
             f'run {number}: {kind}, {processes} process(es), {"; ".join(parts)}: {failed or "equal"} '
             f'({len(record["kills"])} kills in all)'
         )
-        record['seconds'] = before + time.monotonic() - begin
-        if args.record:
-            args.record.write_text(json.dumps(record))
+        record['seconds'] = time.monotonic() - begin
         if args.keep is None:
             shutil.rmtree(work_dir)
     report(record, console)
@@ -348,13 +260,13 @@ def report(record: dict, console: Console) -> None:
 def unbroken(config: Path, work_dir: Path, processes: int) -> dict:
     """The result of a run that nobody kills."""
     log = work_dir.with_suffix('.log')
-    if start(config, work_dir, processes, 0, None, log, launched=False) != 'finished':
+    if start(config, work_dir, processes, 0, None, log) != 'finished':
         raise SystemExit(f'{log.read_text()[-2000:]}\nthe unbroken run failed')
     return result(work_dir)
 
 
-def broken(config: Path, work_dir: Path, processes: int, draw: random.Random, kills: int, launched: int):
-    """Train to the end, through at most ``kills`` kills; the first part through the launcher if ``launched`` is 1.
+def broken(config: Path, work_dir: Path, processes: int, draw: random.Random, kills: int):
+    """Train to the end, through at most ``kills`` kills.
 
     Returns:
         tuple: The kills, what each part of the run was, and what went wrong ('' for nothing).
@@ -364,11 +276,8 @@ def broken(config: Path, work_dir: Path, processes: int, draw: random.Random, ki
         workers, kill = draw.choice(WORKERS), None
         if len(done) < kills:
             kill = draw_kill(draw, processes)
-        # The last part, which nobody kills, needs no launcher.
-        through = kill is not None and (len(parts) + launched) % 2 == 1
-        named = f', {kill.signal} in {kill.when} {kill.times}' if kill else ''
-        parts.append(f'{workers} workers{named}{" of dist_train.sh" if through else ""}')
-        ended = start(config, work_dir, processes, workers, kill, log, through)
+        parts.append(f'{workers} workers' + (f', {kill.signal} in {kill.when} {kill.times}' if kill else ''))
+        ended = start(config, work_dir, processes, workers, kill, log)
         if ended == 'finished':
             return done, parts, ''
         if ended != 'killed':
@@ -457,7 +366,6 @@ def main() -> int:
     parser.add_argument('--kinds', nargs='+', choices=KINDS, default=list(KINDS))
     parser.add_argument('--images', type=int, default=48)
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--record', type=Path, help='a file that remembers the kills so far, to go on with more')
     parser.add_argument('--keep', type=Path, help='keep the runs in this folder')
     args = parser.parse_args()
     folder = args.keep.absolute() if args.keep else Path(tempfile.mkdtemp(prefix='soak-'))

@@ -1,55 +1,99 @@
-"""The benchmarks of speed run, in small, and count what they say they count. Their timings mean nothing here."""
+"""The benchmarks in small: they run to their tables and find what is wrong. Their timings mean nothing here."""
 
-import subprocess
-import sys
-from pathlib import Path
+import importlib
 
+import cv2
+import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from helpers import batch, classifier
 from mmengine.model import MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
 
-FOLDER = Path(__file__).resolve().parents[1] / 'benchmarks'
+from benchmarks import fuzz_mixing
+from mmrm import core
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs a benchmark's ``main`` and returns what it returned and what it printed."""
+    threads = torch.get_num_threads(), cv2.getNumThreads()
+
+    def run(name, *arguments):
+        monkeypatch.setattr('sys.argv', [f'{name}.py', *map(str, arguments)])
+        code = importlib.import_module(f'benchmarks.{name}').main()
+        return code, ' '.join(capsys.readouterr().out.split())
+
+    yield run
+    torch.set_num_threads(threads[0])
+    cv2.setNumThreads(threads[1])
+
+
 SMALL = {
     'scaling': ('--batches 2 --sizes 32 --classes 10 20 --channels 8 --rounds 2', ['RM adds', 'share_fc', '20']),
-    'compile': ('--steps 6 --batch 3 --size 32', ['| 6 |', '| 2 | 0 |']),
     'cost': ('--batch 2 --size 32 --classes 10 --depth 18 --rounds 1', ['RM in all', 'baseline step']),
+    'loop': ('--rounds 1 --steps 2 --float32', ['baseline', 'rm']),
     'on_gpu': (
         '--device cpu --quick',
         ['| ms per step, float32 |', '| memory |', ' of eager', 'two processes |', 'skipped'],
     ),
-    'loop': ('--rounds 1 --steps 2 --float32', ['baseline', 'rm']),
 }
-
-
-def run(name, options, timeout=600):
-    command = [sys.executable, str(FOLDER / f'{name}.py'), *options.split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', SMALL)
-def test_it_runs_in_small(name):
-    options, told = SMALL[name]
-    printed = run(name, options)
-    assert all(text in printed for text in told) and 'failed' not in printed, printed
+def test_it_runs_in_small(name, run):
+    options, expected = SMALL[name]
+    _, printed = run(name, *options.split())
+    assert all(text in printed for text in expected) and 'failed' not in printed, printed
 
 
 @pytest.mark.slow
-def test_two_processes_are_timed():
-    printed = run('scaling', '--processes 2 --batches 2 --sizes 32 --classes 10 --depth 18 --rounds 1')
-    assert '| rm |' in printed and '2 processes' in printed
+@pytest.mark.parametrize('processes', [1, 2, 3])
+def test_runs_that_are_killed_end_as_the_one_that_was_not(processes, run, tmp_path):
+    options = f'--kills 9 --kills-per-run 3 --images 24 --processes {processes} --seed {processes} --keep {tmp_path}'
+    code, printed = run('soak', *options.split())
+    assert code == 0 and '9 kills in' in printed and '0 runs differ' in printed, printed
 
 
-@pytest.fixture
-def group(tmp_path):
-    dist.init_process_group('gloo', init_method=f'file://{tmp_path}/store', rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+def test_input_speed_compares_the_pipelines(run, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run('input_speed', '--files', tmp_path)
+    assert stop.value.code == 2 and 'there is no JPEG in it' in capsys.readouterr().err
+    image = np.random.RandomState(0).randint(0, 256, (80, 100, 3)).astype(np.uint8)
+    for name in ('a.JPEG', 'b.jpg'):
+        cv2.imwrite(str(tmp_path / name), image)
+    _, printed = run('input_speed', '--files', tmp_path, '--rounds', 1)
+    names = ('torchvision', "the authors'", 'timm, a worker', 'mmrm, in all', 'RMLoadResizedCrop')
+    assert all(name in printed for name in names) and '2 JPEGs, 100 x 80' in printed
+
+
+def test_random_settings_agree_with_the_slow_reference():
+    assert fuzz_mixing.run(steps=600) >= 600
+
+
+def swapped_labels(scores, history, lam, original=core.mix_labels):
+    return original(scores, history, 1 - lam)
+
+
+def shifted_box(lam, height, width, rng, original=core.sample_box):
+    box = original(lam, height, width, rng)
+    return core.Box(box.x1, box.y1, max(box.x2 - 1, box.x1), box.y2)
+
+
+def with_nan(images, history, box, interpolation='nearest'):
+    images[: len(history), :, box.y1 : box.y2, box.x1 : box.x2] = torch.nn.functional.interpolate(
+        history[: len(images)], (box.y2 - box.y1, box.x2 - box.x1)
+    )
+
+
+@pytest.mark.parametrize(
+    'name, wrong', [('mix_labels', swapped_labels), ('sample_box', shifted_box), ('resize_fill', with_nan)]
+)
+def test_a_wrong_label_box_or_nan_is_found_and_its_episode_named(name, wrong, monkeypatch):
+    monkeypatch.setattr(core, name, wrong)
+    with pytest.raises(fuzz_mixing.Wrong, match=r'--seed 1 --episode \d+: step \d+'):
+        fuzz_mixing.run(steps=3000, seed=1)
 
 
 def collectives(model):
@@ -63,7 +107,7 @@ def collectives(model):
     return {event.key: event.count for event in profile.key_averages() if event.key.startswith('c10d::')}
 
 
-def test_rm_adds_no_collective_to_a_step(group):
+def test_rm_adds_no_collective_to_a_step(one_process):
     plain = classifier(omega=0.0)
     plain.data_preprocessor.batch_augments, plain.data_preprocessor.to_onehot = None, False
     expected = collectives(plain)

@@ -1,7 +1,6 @@
 """The examples, each on a few tiny images."""
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys

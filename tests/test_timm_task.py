@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 
 timm = pytest.importorskip('timm')
@@ -57,13 +56,6 @@ def wrapped():
     model = RecursiveMixModel(network(), 'norm', **options())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     return train(model, optimizer), model
-
-
-@pytest.fixture
-def one_process(tmp_path):
-    dist.init_process_group('gloo', init_method=f'file://{tmp_path}/group', rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize('compiled', [False, True])
