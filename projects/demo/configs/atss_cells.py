@@ -3,20 +3,12 @@ _base_ = '../../transfer/configs/_base_/atss.py'
 
 model = dict(backbone=dict(frozen_stages=4), bbox_head=dict(num_classes=3))
 data_root = '{{$MMRM_PHOTOGRAPHS:work_dirs/demo/photographs}}/'
-metainfo = dict(classes=('RBC', 'WBC', 'Platelets'))
+data = dict(data_root=data_root, metainfo=dict(classes=('RBC', 'WBC', 'Platelets')))
 train_dataloader = dict(
     batch_size=4,
-    dataset=dict(
-        data_root=data_root,
-        metainfo=metainfo,
-        ann_file='coco/annotations/train.json',
-        data_prefix=dict(img='ade/images/train')))
+    dataset=dict(data, ann_file='coco/annotations/train.json', data_prefix=dict(img='ade/images/train')))
 val_dataloader = dict(
-    dataset=dict(
-        data_root=data_root,
-        metainfo=metainfo,
-        ann_file='coco/annotations/val.json',
-        data_prefix=dict(img='ade/images/val')))
+    dataset=dict(data, ann_file='coco/annotations/val.json', data_prefix=dict(img='ade/images/val')))
 test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'coco/annotations/val.json')
 test_evaluator = val_evaluator

@@ -6,19 +6,14 @@ model = dict(
     backbone=dict(frozen_stages=4),
     decode_head=dict(num_classes=4),
     auxiliary_head=dict(num_classes=4))
-data_root = '{{$MMRM_PHOTOGRAPHS:work_dirs/demo/photographs}}/ade'
-metainfo = dict(classes=('background', 'RBC', 'WBC', 'Platelets'))
+data = dict(
+    data_root='{{$MMRM_PHOTOGRAPHS:work_dirs/demo/photographs}}/ade',
+    metainfo=dict(classes=('background', 'RBC', 'WBC', 'Platelets')))
 train_dataloader = dict(
     batch_size=4,
-    dataset=dict(
-        data_root=data_root,
-        metainfo=metainfo,
-        data_prefix=dict(img_path='images/train', seg_map_path='annotations/train')))
+    dataset=dict(data, data_prefix=dict(img_path='images/train', seg_map_path='annotations/train')))
 val_dataloader = dict(
-    dataset=dict(
-        data_root=data_root,
-        metainfo=metainfo,
-        data_prefix=dict(img_path='images/val', seg_map_path='annotations/val')))
+    dataset=dict(data, data_prefix=dict(img_path='images/val', seg_map_path='annotations/val')))
 test_dataloader = val_dataloader
 
 # 100 steps in small batches.

@@ -15,14 +15,13 @@ model = dict(
     head=dict(
         type='RMConsistencyHead', num_classes=37, in_channels=1280, omega=0, loss=dict(type='CrossEntropyLoss')))
 
+data = dict(type='CustomDataset', data_root=data_root, data_prefix='images')
 train_dataloader = dict(
     batch_size=32,
     num_workers=0,
     dataset=dict(
-        type='CustomDataset',
-        data_root=data_root,
+        data,
         ann_file='mmrm/trainval.txt',
-        data_prefix='images',
         pipeline=[
             dict(type='LoadImageFromFile'),
             dict(type='RandomResizedCrop', scale=112, crop_ratio_range=(0.35, 1.0), interpolation='bicubic'),
@@ -34,10 +33,8 @@ val_dataloader = dict(
     batch_size=64,
     num_workers=0,
     dataset=dict(
-        type='CustomDataset',
-        data_root=data_root,
+        data,
         ann_file='mmrm/test.txt',
-        data_prefix='images',
         test_mode=True,
         pipeline=[
             dict(type='LoadImageFromFile'),

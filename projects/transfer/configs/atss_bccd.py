@@ -3,9 +3,12 @@ _base_ = '_base_/atss.py'
 custom_imports = dict(imports=['mmrm.models', 'projects.transfer.metrics'], allow_failed_imports=False)
 
 model = dict(bbox_head=dict(num_classes=3))
-dataset_type = 'VOCDataset'
-data_root = '{{$MMRM_DATA:data}}/bccd/'
-metainfo = dict(classes=('RBC', 'WBC', 'Platelets'))
+data = dict(
+    _delete_=True,
+    type='XMLDataset',
+    data_root='{{$MMRM_DATA:data}}/bccd/',
+    metainfo=dict(classes=('RBC', 'WBC', 'Platelets')),
+    data_prefix=dict(sub_data_root=''))
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(128, 96), keep_ratio=True),
@@ -14,24 +17,12 @@ test_pipeline = [
 ]
 train_dataloader = dict(
     dataset=dict(
-        _delete_=True,
-        type='XMLDataset',
-        data_root=data_root,
-        metainfo=metainfo,
+        data,
         ann_file='ImageSets/Main/trainval.txt',
-        data_prefix=dict(sub_data_root=''),
         filter_cfg=dict(filter_empty_gt=True, min_size=4),
         pipeline=_base_.train_pipeline))
 val_dataloader = dict(
-    dataset=dict(
-        _delete_=True,
-        type='XMLDataset',
-        data_root=data_root,
-        metainfo=metainfo,
-        ann_file='ImageSets/Main/test.txt',
-        data_prefix=dict(sub_data_root=''),
-        test_mode=True,
-        pipeline=test_pipeline))
+    dataset=dict(data, ann_file='ImageSets/Main/test.txt', test_mode=True, pipeline=test_pipeline))
 test_dataloader = val_dataloader
 val_evaluator = dict(_delete_=True, type='SizedCocoMetric', sides=(64, 128), metric='bbox')
 test_evaluator = val_evaluator

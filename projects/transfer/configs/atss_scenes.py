@@ -3,8 +3,10 @@ _base_ = '_base_/atss.py'
 custom_imports = dict(imports=['mmrm.models', 'projects.transfer.metrics'], allow_failed_imports=False)
 
 data_root = '{{$MMRM_DATA:data}}/scenes/'
-metainfo = dict(
-    classes=('airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', 'horse', 'ship', 'truck'))
+data = dict(
+    data_root=data_root,
+    metainfo=dict(
+        classes=('airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', 'horse', 'ship', 'truck')))
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True),
@@ -19,15 +21,13 @@ test_pipeline = [
 ]
 train_dataloader = dict(
     dataset=dict(
-        data_root=data_root,
-        metainfo=metainfo,
+        data,
         ann_file='coco/annotations/train.json',
         data_prefix=dict(img='ade/images/train'),
         pipeline=train_pipeline))
 val_dataloader = dict(
     dataset=dict(
-        data_root=data_root,
-        metainfo=metainfo,
+        data,
         ann_file='coco/annotations/val.json',
         data_prefix=dict(img='ade/images/val'),
         pipeline=test_pipeline))
