@@ -144,41 +144,18 @@ def test_lightning_module(data, tmp_path, mixed):
     torchvision.models.shufflenet_v2_x0_5(num_classes=3).load_state_dict(torch.load(out))
 
 
-# In a process of its own: here the folder tests/datasets would pass for Hugging Face's package of that name.
-HUGGING_FACE = """
-import importlib.util, json, sys
-import transformers
-from mmrm.core import Consistency
-
-example, data, folder, *arguments = sys.argv[1:]
-config = transformers.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-                                image_size=64)
-transformers.ViTForImageClassification(config).save_pretrained(f'{folder}/start')
-spec = importlib.util.spec_from_file_location('example', example)
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-mixed, forward = [], Consistency.forward
-
-def spy(self, mix, feature_map, logits):
-    loss = forward(self, mix, feature_map, logits)
-    mixed.append((mix.lam, float(loss.detach())))
-    return loss
-
-Consistency.forward = spy
-trainer = module.main([data, '--model', f'{folder}/start', '--layer', 'vit', '--out', f'{folder}/out', *arguments],
-                      use_cpu=True, disable_tqdm=True, gradient_accumulation_steps=2)
-assert not trainer.model_accepts_loss_kwargs  # else it would sum the accumulated losses, not average them
-assert [log['epoch'] for log in trainer.state.log_history if 'eval_accuracy' in log] == [1, 2]
-transformers.AutoModelForImageClassification.from_pretrained(f'{folder}/out/model')
-json.dump(mixed, open(f'{folder}/mixed.json', 'w'))
-"""
-
-
-def test_huggingface_trainer(data, tmp_path):
-    for name in ('transformers', 'accelerate'):
-        if importlib.util.find_spec(name) is None:
-            pytest.skip(f'needs {name}')
-    command = [sys.executable, '-c', HUGGING_FACE, str(FOLDER / 'huggingface_trainer.py'), str(data), str(tmp_path)]
-    run = subprocess.run([*command, *COMMON], capture_output=True, text=True, cwd=tmp_path, env=environment())
-    assert run.returncode == 0, run.stderr
-    shows_rm(json.loads((tmp_path / 'mixed.json').read_text()), epochs=2, steps=6)
+def test_huggingface_trainer(data, tmp_path, mixed, monkeypatch):
+    transformers = pytest.importorskip('transformers')
+    pytest.importorskip('accelerate')
+    # Here the folder tests/datasets would pass for Hugging Face's package of that name.
+    monkeypatch.setattr('transformers.trainer.is_datasets_available', lambda: False)
+    size = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=64)
+    start, out = tmp_path / 'start', tmp_path / 'out'
+    transformers.ViTForImageClassification(transformers.ViTConfig(**size)).save_pretrained(start)
+    arguments = [str(data), '--model', str(start), '--layer', 'vit', '--out', str(out), *COMMON]
+    settings = dict(use_cpu=True, disable_tqdm=True, gradient_accumulation_steps=2)
+    trainer = example('huggingface_trainer').main(arguments, **settings)
+    assert not trainer.model_accepts_loss_kwargs  # else it would sum the accumulated losses, not average them
+    assert [log['epoch'] for log in trainer.state.log_history if 'eval_accuracy' in log] == [1, 2]
+    transformers.AutoModelForImageClassification.from_pretrained(out / 'model')
+    shows_rm(mixed, epochs=2, steps=6)
