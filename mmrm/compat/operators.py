@@ -103,23 +103,26 @@ def softnms(
     return torch.stack(keep) if keep else left
 
 
-def _only_average(pool_mode: int) -> None:
+def _bins(
+    aligned_height: int, aligned_width: int, spatial_scale: float, sampling_ratio: int, pool_mode: int, aligned: bool
+) -> dict:
+    """mmcv's options of ``roi_align`` under torchvision's names.
+
+    Args:
+        aligned_height, aligned_width (int): Bins of a box.
+        spatial_scale (float): Width of the feature map over width of the image.
+        sampling_ratio (int): Samples a side of a bin; 0 or less: as many as the bin has pixels.
+        pool_mode (int): 1, the average.
+        aligned (bool): Whether the centre, not the corner, of the first pixel is at 0.
+    """
     if pool_mode != 1:
         raise NotImplementedError(_message("roi_align with pool_mode='max'"))
+    size = dict(pooled_height=aligned_height, pooled_width=aligned_width)
+    return dict(size, spatial_scale=spatial_scale, sampling_ratio=sampling_ratio, aligned=aligned)
 
 
 def roi_align_forward(
-    input: torch.Tensor,
-    rois: torch.Tensor,
-    output: torch.Tensor,
-    argmax_y: torch.Tensor,
-    argmax_x: torch.Tensor,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
+    input: torch.Tensor, rois: torch.Tensor, output: torch.Tensor, *argmax: torch.Tensor, **bins
 ) -> None:
     """Average bilinear samples of ``input`` in every bin of every box.
 
@@ -127,19 +130,11 @@ def roi_align_forward(
         input (torch.Tensor): ``(n, channels, height, width)``.
         rois (torch.Tensor): ``(boxes, 5)``: index of the image, x1, y1, x2, y2 in pixels of the image.
         output (torch.Tensor): ``(boxes, channels, aligned_height, aligned_width)``, written to.
-        argmax_y, argmax_x (torch.Tensor): Of the maximum only, not used.
-        spatial_scale (float): Width of ``input`` over width of the image.
-        sampling_ratio (int): Samples a side of a bin; 0 or less: as many as the bin has pixels.
-        pool_mode (int): 1, the average.
-        aligned (bool): Whether the centre, not the corner, of the first pixel is at 0.
+        *argmax (torch.Tensor): Of the maximum only, not used.
+        **bins: See :func:`_bins`.
     """
-    _only_average(pool_mode)
-    input = _wide(input)
-    output.copy_(
-        torch.ops.torchvision.roi_align(
-            input, rois.to(input.dtype), spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned
-        )
-    )
+    image = _wide(input)
+    output.copy_(torch.ops.torchvision.roi_align(image, rois.to(image.dtype), **_bins(**bins)))
 
 
 def roi_align_backward(
@@ -148,28 +143,13 @@ def roi_align_backward(
     argmax_y: torch.Tensor,
     argmax_x: torch.Tensor,
     grad_input: torch.Tensor,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
+    **bins,
 ) -> None:
     """Write the gradient of :func:`roi_align_forward` to ``grad_input``, ``(n, channels, height, width)``."""
-    _only_average(pool_mode)
-    grad_output = _wide(grad_output)
-    grad_input.copy_(
-        torch.ops.torchvision._roi_align_backward(
-            grad_output,
-            rois.to(grad_output.dtype),
-            spatial_scale,
-            aligned_height,
-            aligned_width,
-            *grad_input.shape,
-            sampling_ratio,
-            aligned,
-        )
-    )
+    grad = _wide(grad_output)
+    shape = dict(zip(('batch_size', 'channels', 'height', 'width'), grad_input.shape))
+    backward = torch.ops.torchvision._roi_align_backward
+    grad_input.copy_(backward(grad, rois.to(grad.dtype), **shape, **_bins(**bins)))
 
 
 def _class_weight(weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,6 @@ from PIL import Image
 
 from ..datasets.locate import find_data
 from ..utils import figures
-from ..utils.config import pipeline_of
 from ..utils.errors import UserError, UserFileError, one_line
 from ..utils.files import write_text
 from ..utils.random_state import seeded
@@ -157,7 +156,7 @@ def readable(dataset, places: Sequence[int]) -> List[Tuple[int, dict]]:
 def to_rgb(cfg: Config, inputs: torch.Tensor) -> np.ndarray:
     """An image as a data set gives it, ``(3, H, W)``, as uint8 RGB ``(H, W, 3)``."""
     image = inputs.permute(1, 2, 0).numpy()
-    return image[..., ::-1] if figures.channel_order(None, pipeline_of(cfg, test_part(cfg))) == 'bgr' else image
+    return image[..., ::-1] if figures.channel_order(cfg) == 'bgr' else image
 
 
 # ------------------------------------------------------------------------------------------------------------- pixels

@@ -17,9 +17,10 @@ import tarfile
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Set, Tuple, Union
 
 import torch
+from mmengine.utils import digit_version
 
 from .errors import UserFileError
 from .saved import find_saved, parse_name
@@ -30,7 +31,7 @@ COUNTER = 'num_batches_tracked'  # of batch norm
 DAMAGED = ('is empty', 'is truncated', 'is damaged', 'was changed')  # what a good neighbour is offered for
 # A file of these bytes may unpack to FACTOR times its size and SMALL more; one tensor of it to EXPANDED times.
 SMALL, FACTOR, EXPANDED = 1 << 24, 100, 4
-SAFE_TORCH = 2, 10  # before, a crafted file can corrupt memory although weights_only=True
+SAFE_TORCH = '2.10'  # before, a crafted file can corrupt memory although weights_only=True
 _own: Set[Path] = set()  # folders of this process's own run
 _sound: Dict[str, tuple] = {}  # checksums that were found right in this process, by path
 
@@ -106,9 +107,10 @@ def check_torch(path: Union[str, Path]) -> None:
     Args:
         path (str | Path): The file, or its address.
     """
-    version = tuple(int(number) for number in re.findall(r'\d+', torch.__version__)[:2])
     own = not _own.isdisjoint(Path(path).resolve().parents)
-    if version < SAFE_TORCH and not own and not is_trusted() and not str(path).endswith('.safetensors'):
+    if own or is_trusted() or str(path).endswith('.safetensors'):
+        return
+    if digit_version(torch.__version__) < digit_version(SAFE_TORCH):
         raise UserFileError(
             f'checkpoint {path} is not read: with torch {torch.__version__} a crafted .pth file can corrupt memory '
             f'although weights_only=True (CVE-2026-24747). Use torch 2.10 or newer or a .safetensors file, or {TRUST}.'
@@ -138,8 +140,8 @@ def check_content(path: Union[str, Path], checkpoint: Any) -> None:
             total, largest = total + needed, max(largest, (name, needed), key=lambda pair: pair[1])
     if total > FACTOR * size + SMALL or largest[1] > EXPANDED * size + SMALL:
         raise UserFileError(
-            f'checkpoint {path} is refused: its tensors would take {_bytes(total)} of memory, '
-            f'{largest[0]} alone {_bytes(largest[1])}, and the file has {_bytes(size)}.'
+            f'checkpoint {path} is refused: its tensors would take {total / 1e6:,.1f} MB of memory, '
+            f'{largest[0]} alone {largest[1] / 1e6:,.1f} MB, and the file has {size / 1e6:,.1f} MB.'
         )
     meta = meta_of(checkpoint, path)
     if 'mmrm_version' in meta and 'sha256' in meta:
@@ -221,33 +223,16 @@ def convert_command(path: Union[str, Path]) -> str:
 
 
 def refusal(path: Union[str, Path], error: pickle.UnpicklingError) -> UserFileError:
-    """The error for a file that ``torch.load`` refused: which global it asked for, and what to do.
-
-    Args:
-        path (str | Path): The file, or the address it came from.
-        error (pickle.UnpicklingError): What ``torch.load`` raised.
-    """
+    """The error for a file, or for an address, that ``torch.load`` refused: which global it asked for, what to do."""
     file = os.path.expanduser(path)
-    local = os.path.isfile(file)
-    names = _refused_globals(file if local else '', str(error))
-    reason = f'asks for {", ".join(names)}' if names else f'cannot be checked ({_reason(str(error))})'
-    if not local:
+    if not os.path.isfile(file):
         file = os.path.basename(file) or 'checkpoint.pth'
+    name = re.search(r'(?:GLOBAL|Unsupported class) (\S+\(.*\)|\S+)(?: was| whose|$)', str(error), re.M)
+    reason = f'asks for {name[1]}' if name else f'cannot be checked ({_reason(str(error))})'
     return UserFileError(
         f'checkpoint {path} {reason}. Loading it would execute code from the file, so it is refused. '
         f'{IF_TRUSTED}\n{convert_command(file)}'
     )
-
-
-def _refused_globals(file: str, message: str) -> List[str]:
-    """Names in a file that torch does not allow; where torch cannot list them, the one that its message is about."""
-    names: List[str] = []
-    if file and hasattr(torch.serialization, 'get_unsafe_globals_in_checkpoint'):
-        try:
-            names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
-        except Exception:  # not a zip file, or a protocol that torch cannot list
-            names = []
-    return names or re.findall(r'(?:GLOBAL|Unsupported class) (\S+\(.*\)|\S+)(?: was| whose|$)', message, re.M)[:1]
 
 
 def _reason(message: str) -> str:
@@ -258,9 +243,9 @@ def _reason(message: str) -> str:
 
 def file_error(path: Union[str, Path], wrong: str) -> UserFileError:
     """The error for a file that is ``wrong`` ('is truncated ...'). For a damaged one it names a good one beside it."""
-    message = f'checkpoint {path} {wrong}'
     other = good_neighbour(path) if wrong.startswith(DAMAGED) else None
-    return UserFileError(f'{message} The newest good one beside it is {other}' if other else message)
+    offer = f' The newest good one beside it is {other}' if other else ''
+    return UserFileError(f'checkpoint {path} {wrong}{offer}')
 
 
 def _unreadable(path: Path) -> str:
@@ -279,8 +264,6 @@ def _unreadable(path: Path) -> str:
             return '' if file.read(1) else 'is empty (0 bytes).'
     except FileNotFoundError:
         return 'does not exist.'
-    except PermissionError:
-        return 'may not be read: no permission.'
     except OSError as error:
         return f'cannot be read: {error.strerror or error}.'
 
@@ -330,17 +313,13 @@ def _bad_zip(path: Path) -> str:
                 return 'is a TorchScript program, not weights. Save the state_dict() of the model instead.'
             unpacked = sum(entry.file_size for entry in entries)
             if unpacked > FACTOR * size + SMALL:  # torch.save does not compress at all
-                return f'is refused: its {_bytes(size)} would unpack to {_bytes(unpacked)}.'
+                return f'is refused: its {size / 1e6:,.1f} MB would unpack to {unpacked / 1e6:,.1f} MB.'
             if not any(entry.CRC for entry in entries):  # saved after torch.serialization.set_crc32_options(False)
                 return ''
-            return _once(path, 'crc', lambda: _bad_checksum(archive))
+            part = (_once(path, 'crc', archive.testzip) or '').partition('/')[2]
+            return f'is damaged in its part {part}: its checksum is wrong. Copy it again.' if part else ''
     except Exception as error:  # wrong headers raise many kinds
         return f'is damaged: {error or "it ends too early"}. Copy it again.'
-
-
-def _bad_checksum(archive: zipfile.ZipFile) -> str:
-    part = archive.testzip()
-    return f'is damaged in its part {part.partition("/")[2]}: its checksum is wrong. Copy it again.' if part else ''
 
 
 def _bad_hash(tensors: Mapping, sha256: str) -> str:
@@ -365,16 +344,7 @@ def _tensors(value: Any) -> Iterator[Tuple[str, torch.Tensor]]:
             stack.extend((f'{name}.{key}'.lstrip('.'), item) for key, item in pairs)
 
 
-def _bytes(number: float) -> str:
-    """A number of bytes in words: '1.7 KB', '4.0 TB'."""
-    units = iter(('bytes', 'KB', 'MB', 'GB', 'TB'))
-    unit = next(units)
-    while number >= 1000 and unit != 'TB':
-        number, unit = number / 1000, next(units)
-    return f'{number:.0f} {unit}' if unit == 'bytes' else f'{number:.1f} {unit}'
-
-
-def _once(path: Path, check: str, run: Callable[[], str]) -> str:
+def _once(path: Path, check: str, run: Callable[[], Optional[str]]) -> Optional[str]:
     """What ``run`` finds wrong with a file; a file that it found right is not checked again while it stays as it is."""
     found = path.stat()
     key = f'{check} {path.absolute()}'

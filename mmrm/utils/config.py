@@ -125,5 +125,5 @@ def test_steps(cfg: Config) -> Optional[List[dict]]:
 
 def pipeline_of(cfg: Config, part: str) -> List[dict]:
     """The transforms of a part's data set, those of the first one if it wraps several."""
-    found = [dataset for dataset, _ in datasets(cfg[f'{part}_dataloader'].dataset)]
+    found = [dataset for _, dataset, _ in loader_datasets(cfg, (part,))]
     return list(found[0].get('pipeline') or []) if found else []

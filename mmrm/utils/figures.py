@@ -1,15 +1,21 @@
 """What pictures of network inputs share: the images themselves, labels as text, rows of images."""
 
+import contextlib
+import tempfile
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
+from mmengine.config import Config
+from mmengine.dataset import Compose
+from PIL import Image
 
 from ..core import Box
-from .config import type_name
+from .config import pipeline_of, test_steps
 from .errors import UserValueError
 from .files import atomic_write, check_out
+from .random_state import kept_generators
 
 PICTURES = ('.png', '.svg', '.pdf')
 
@@ -49,18 +55,22 @@ def to_array(figure) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def channel_order(preprocessor, pipeline: Sequence[dict] = ()) -> str:
-    """'rgb' or 'bgr': the order of the channels that come out of a data preprocessor.
-
-    Images that the pipeline reads from files are BGR, those that the data set holds itself (CIFAR) are RGB; ``to_rgb``
-    swaps them.
+def channel_order(cfg: Config, preprocessor=None) -> str:
+    """'rgb' or 'bgr': the order of the channels that come out of a config's test pipeline, measured on a red image.
 
     Args:
-        preprocessor (ClsDataPreprocessor): The model's.
-        pipeline (Sequence[dict]): The data set's.
+        cfg (Config): Without a test pipeline, that of training counts.
+        preprocessor (ClsDataPreprocessor, optional): Behind the pipeline; ``to_rgb`` swaps the channels.
     """
-    from_files = any(type_name(step) in ('LoadImageFromFile', 'RMLoadResizedCrop') for step in pipeline)
-    return 'bgr' if from_files != bool(getattr(preprocessor, 'to_rgb', False)) else 'rgb'
+    with tempfile.TemporaryDirectory() as folder, kept_generators():
+        file, red = Path(folder) / 'red.png', np.full((300, 400, 3), (255, 0, 0), np.uint8)
+        Image.fromarray(red).save(file)
+        pixels = torch.from_numpy(red).permute(2, 0, 1)
+        data = dict(img_path=str(file), img=red, inputs=pixels)  # a data set that holds its pixels has them in RGB
+        with contextlib.suppress(Exception):  # of a pipeline that needs more than an image
+            pixels = Compose(test_steps(cfg) or pipeline_of(cfg, 'train'))(data)['inputs']
+    is_bgr = pixels[-1].float().mean() > pixels[0].float().mean()
+    return 'bgr' if is_bgr != bool(getattr(preprocessor, 'to_rgb', False)) else 'rgb'
 
 
 def to_images(inputs: torch.Tensor, preprocessor, order: str = 'rgb') -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import socket
 import sys
@@ -131,9 +130,6 @@ class LockedError(UserFileError):
         super().__init__(f'{path} is locked by {holder}.')
         self.holder = holder
 
-    def __reduce__(self):
-        return UserFileError, self.args
-
 
 @contextmanager
 def locked(path: Union[str, Path], wait: bool = False) -> Iterator[Optional[int]]:
@@ -181,8 +177,8 @@ def lock_holder(path: Union[str, Path]) -> Optional[str]:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask are not in each other's way
     except BlockingIOError:
-        return _describe(_note(descriptor))
-    except OSError:
+        return _holder(descriptor)
+    except OSError:  # no locks here
         return None
     finally:
         os.close(descriptor)
@@ -199,28 +195,30 @@ def _take(path: Path, wait: bool) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if _is_still(path, descriptor):
-                before = _note(descriptor)
-                note = dict(host=socket.gethostname(), pid=os.getpid(), since=time.strftime('%Y-%m-%d %H:%M:%S'))
-                os.truncate(descriptor, 0)
-                os.pwrite(descriptor, f'{json.dumps(note)}\n'.encode(), 0)
-                if before.get('host') not in (None, note['host']):
-                    hint = 'If that one still runs, this file system does not share locks between machines: end one.'
-                    print(
-                        f'warning: {path} was left behind by {_describe(before)}. {hint}', file=sys.stderr, flush=True
-                    )
+                _write_holder(path, descriptor)
                 _held.add(descriptor)
                 return descriptor
+            os.close(descriptor)  # its last holder has removed it: once more
         except BlockingIOError:
+            holder = _holder(descriptor)
+            os.close(descriptor)
             patience -= 1  # one who only asks has it for a moment
             if not patience:
-                holder = _describe(_note(descriptor))
-                os.close(descriptor)
                 raise LockedError(path, holder) from None
             time.sleep(0.05)
-        except BaseException:
+        except OSError:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # its last holder has removed it: once more
+
+
+def _write_holder(path: Path, descriptor: int) -> None:
+    """Write this process into a lock file that it holds; warn of another machine's that was left there."""
+    before, host = _holder(descriptor), f' on {socket.gethostname()}, since '
+    if ' on ' in before and host not in before:
+        hint = 'If that one still runs, this file system does not share locks between machines: end one.'
+        print(f'warning: {path} was left behind by {before}. {hint}', file=sys.stderr, flush=True)
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, f'process {os.getpid()}{host}{time.strftime("%Y-%m-%d %H:%M:%S")}\n'.encode(), 0)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
@@ -231,19 +229,9 @@ def _is_still(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _note(descriptor: int) -> dict:
-    """What a lock file says of its holder; empty if nothing."""
-    try:
-        note = json.loads(os.pread(descriptor, 4096, 0))
-    except (OSError, ValueError):
-        return {}
-    return note if isinstance(note, dict) else {}
-
-
-def _describe(note: dict) -> str:
-    if not {'host', 'pid', 'since'} <= set(note):
-        return 'another process'
-    return f'process {note["pid"]} on {note["host"]}, since {note["since"]}'
+def _holder(descriptor: int) -> str:
+    """Who holds a lock file, as written in it."""
+    return os.pread(descriptor, 200, 0).decode(errors='replace').strip() or 'another process'
 
 
 def _close_locks() -> None:

@@ -3,7 +3,7 @@
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -15,10 +15,10 @@ from PIL import Image
 from ..datasets.images import BrokenImageError, inspect_image
 from ..utils.config import dataset_class, datasets, preprocessor_of, test_steps, type_name
 from ..utils.errors import UserError, UserValueError, one_line
+from ..utils.figures import channel_order
 from .build import scope
 
 SIZES = {'CIFAR10': 32, 'CIFAR100': 32}  # of data sets that hold their pixels
-RED, BLACK = (255, 0, 0), (0, 0, 0)
 
 
 class Input(NamedTuple):
@@ -62,21 +62,13 @@ def describe_input(cfg: Config, size: Optional[Tuple[int, int]] = None) -> Input
         size: Height and width, for a config that does not fix them. None: found out.
     """
     reader, settings = Reader(cfg), preprocessor_of(cfg)
-    preprocessor = MODELS.build({'type': 'ClsDataPreprocessor', **settings})
-    red, black = (reader.read_color(color) for color in (RED, BLACK))
-    given = normalise(red, preprocessor)[0] - normalise(black, preprocessor)[0]
-    sizes = {red.shape[:2], reader.read_color(RED, (310, 410)).shape[:2]}
+    order = channel_order(cfg, MODELS.build({'type': 'ClsDataPreprocessor', **settings}))
+    sizes = {reader.read_blank(size).shape[:2] for size in ((400, 300), (310, 410))}
     fixed = sizes.pop() if len(sizes) == 1 else None
     mean, std = (
         None if settings.get(key) is None else [float(value) for value in settings[key]] for key in ('mean', 'std')
     )
-    return Input(size or fixed, mean, std, channel_order(given), [_plain(step) for step in reader.steps])
-
-
-def channel_order(red: torch.Tensor) -> str:
-    """'rgb' or 'bgr': whether a red image, ``(channels, H, W)``, is large in its first channel or in its last."""
-    brightness = red.float().mean((1, 2))
-    return 'bgr' if brightness[-1] > brightness[0] else 'rgb'
+    return Input(size or fixed, mean, std, order, [_plain(step) for step in reader.steps])
 
 
 def _plain(step) -> dict:
@@ -108,18 +100,18 @@ class Reader:
         self.transform, self.load = _compose(self.steps), None
         try:
             try:
-                red = self.read_color(RED)
+                self.read_blank()
             except KeyError:  # it reads no file: the data set holds pixels, in RGB
                 held = _held_size(cfg)
                 resize = [dict(type='Resize', scale=(held, held), interpolation='area')] if held else []
                 first = [dict(type='LoadImageFromFile'), *resize]
                 self.load, self.steps = _compose(first), [*first, *self.steps]
-                red = self.read_color(RED)
+                self.read_blank()
         except UserError:
             raise
         except Exception as error:
             raise UserValueError(f'the test pipeline of the config fails on an image: {one_line(error)}') from error
-        self.order = channel_order(torch.from_numpy(red).permute(2, 0, 1))
+        self.order = channel_order(cfg)
 
     def __call__(self, file: Union[str, Path]) -> np.ndarray:
         problem = inspect_image(file).problem
@@ -131,11 +123,11 @@ class Reader:
             data['img'] = data['img'][..., ::-1].copy()
         return self.transform(data)['inputs'].permute(1, 2, 0).numpy()
 
-    def read_color(self, color: Tuple[int, int, int], size: Tuple[int, int] = (400, 300)) -> np.ndarray:
-        """What it reads from a file of one color and of this width and height."""
+    def read_blank(self, size: Tuple[int, int] = (400, 300)) -> np.ndarray:
+        """What it reads from a black image of this width and height."""
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / 'color.png'
-            Image.new('RGB', size, color).save(file)
+            file = Path(folder) / 'blank.png'
+            Image.new('RGB', size).save(file)
             return self(file)
 
     def to_rgb(self, image: np.ndarray) -> np.ndarray:
@@ -159,16 +151,3 @@ def normalise(image: np.ndarray, preprocessor: torch.nn.Module) -> torch.Tensor:
     """One image that :class:`Reader` read as the network takes it: ``(1, 3, H, W)``, on the preprocessor's device."""
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
     return preprocessor(dict(inputs=[pixels], data_samples=None), training=False)['inputs']
-
-
-def read_batches(dataset, size: int, seed: int) -> Iterator[dict]:
-    """Endless batches of a data set in an order drawn from ``seed``, as a data loader gives them."""
-    if len(dataset) < size:
-        raise UserValueError(f'a batch of {size} images from a data set of {len(dataset)}.')
-    order, drawn = [], np.random.RandomState(seed)
-    while True:
-        while len(order) < size:
-            order += drawn.permutation(len(dataset)).tolist()
-        taken, order = order[:size], order[size:]
-        items = [dataset[index] for index in taken]
-        yield dict(inputs=[item['inputs'] for item in items], data_samples=[item['data_samples'] for item in items])

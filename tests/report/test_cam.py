@@ -16,6 +16,7 @@ from torch import nn
 
 from mmrm.report import cam
 from mmrm.utils.errors import UserError, UserFileError, UserValueError
+from mmrm.weights.inputs import Reader
 from tools.analysis import cam as script
 from tools.analysis import classifiers
 
@@ -124,7 +125,7 @@ def test_images_from_files_keep_their_classes_and_colours(tmp_path, trained):
     with pytest.raises(UserFileError, match=r'none\.png does not exist'):
         script.natural_subjects([f'{tmp_path}/none.png'], trained)
     (tmp_path / 'text.png').write_text('no image')
-    with pytest.raises(UserFileError, match=r'text\.png cannot be read'):
+    with pytest.raises(UserFileError, match=r'text\.png is no image'):
         script.natural_subjects([f'{tmp_path}/text.png'], trained)
 
 
@@ -186,6 +187,6 @@ def test_a_file_goes_through_the_validation_where_there_is_no_test(tmp_path):
     steps = [dict(type='LoadImageFromFile'), dict(type='CenterCrop', crop_size=224), dict(type='PackInputs')]
     cfg = Config(dict(default_scope='mmpretrain', val_dataloader=dict(dataset=dict(pipeline=steps))))
     trained = classifiers.Trained('val only', None, cfg, 'none.pth')
-    image = script.read_image(tmp_path / 'red.png', trained)
+    image = Reader(cfg)(tmp_path / 'red.png')
     assert image.shape == (224, 224, 3) and image[0, 0].tolist() == [0, 0, 255]
     assert script.rgb(image, trained)[0, 0].tolist() == [255, 0, 0]

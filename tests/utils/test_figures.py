@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from mmengine.config import Config
 from mmengine.dataset import Compose
+from mmengine.registry import init_default_scope
 from mmpretrain.models import ClsDataPreprocessor
-from mmpretrain.registry import TRANSFORMS
 from PIL import Image
 
 from mmrm.utils import figures
@@ -17,17 +18,33 @@ FLAG[:, 0:2, 0], FLAG[:, 2:4, 1], FLAG[:, 4:6, 2] = 250, 200, 150
 NORMAL = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
 
 
+TO_PIL = dict(type='NumpyToPIL', to_rgb=True)
+
+
 @pytest.mark.parametrize('to_rgb', [True, False])
-def test_a_file_comes_back_in_its_own_colours(tmp_path, to_rgb):
+@pytest.mark.parametrize(
+    'steps, loaded',
+    [
+        ([dict(type='LoadImageFromFile')], 'bgr'),
+        ([dict(type='LoadImageFromFile'), TO_PIL, dict(type='PILToNumpy')], 'rgb'),  # swapped on the way
+        ([dict(type='RMLoadResizedCrop', scale=4)], 'bgr'),
+        ([], 'rgb'),  # the data set holds the pixels
+    ],
+)
+def test_an_image_comes_back_in_its_own_colours(steps, loaded, to_rgb, tmp_path):
     Image.fromarray(FLAG).save(tmp_path / 'flag.png')
-    pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
-    data = Compose([TRANSFORMS.build(step) for step in pipeline])(dict(img_path=str(tmp_path / 'flag.png')))
+    init_default_scope('mmpretrain')
+    pipeline = [*steps, dict(type='PackInputs')]
+    data = Compose(pipeline)(dict(img_path=str(tmp_path / 'flag.png'), img=FLAG))
     preprocessor = ClsDataPreprocessor(to_rgb=to_rgb, **NORMAL)
     inputs = preprocessor(dict(inputs=[data['inputs']]), training=False)['inputs']
-    order = figures.channel_order(preprocessor, pipeline)
-    assert order == ('rgb' if to_rgb else 'bgr')
-    assert order == figures.channel_order(preprocessor, [dict(type='RMLoadResizedCrop', scale=8)])
-    assert np.array_equal(figures.to_images(inputs, preprocessor, order)[0], FLAG)
+    cfg = Config(dict(train_dataloader=dict(dataset=dict(pipeline=pipeline))))
+    before = np.random.get_state()[1].tolist()
+    order = figures.channel_order(cfg, preprocessor)
+    assert np.random.get_state()[1].tolist() == before
+    assert (order == loaded) != to_rgb and figures.channel_order(cfg) == loaded
+    if 'scale' not in pipeline[0]:
+        assert np.array_equal(figures.to_images(inputs, preprocessor, order)[0], FLAG)
 
 
 def test_labels_in_words_keep_the_sum():

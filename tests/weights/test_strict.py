@@ -203,7 +203,7 @@ def test_a_file_that_may_not_be_read(file, monkeypatch):
         raise PermissionError(13, 'Permission denied')
 
     monkeypatch.setattr('builtins.open', forbidden)  # the superuser may read whatever its mode says
-    with pytest.raises(UserFileError, match='no permission'):
+    with pytest.raises(UserFileError, match='Permission denied'):
         initialised(R18, file)
 
 

@@ -3,7 +3,7 @@
 
 import sys
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Sequence, Union
+from typing import List, NamedTuple, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs without being installed
 
@@ -13,10 +13,11 @@ import torch
 from mmrm.cli.options import natural, positive
 from mmrm.report import cam
 from mmrm.utils import figures
-from mmrm.utils.config import number_of_classes, test_steps, type_name
-from mmrm.utils.errors import UserError, UserFileError, UserValueError, cli
+from mmrm.utils.config import number_of_classes
+from mmrm.utils.errors import UserError, UserValueError, cli
 from mmrm.utils.paths import show_path
 from mmrm.weights import read_checkpoint
+from mmrm.weights.inputs import Reader
 from tools.analysis import classifiers, plots
 from tools.analysis.classifiers import Trained
 from tools.analysis.options import add_models, picture_parser
@@ -60,11 +61,11 @@ def natural_subjects(given: Sequence[str], trained: Trained, most: int = 3) -> L
         trained (Trained): The first checkpoint; its test pipeline prepares the image, its data set names the classes.
         most (int): How many of the likeliest classes. Defaults to 3.
     """
-    names = _names(trained)
+    names, read = _names(trained), Reader(trained.cfg)
     subjects = []
     for each in given:
         file, _, wanted = each.partition('=')
-        image = read_image(file, trained)
+        image = read(file)
         if wanted:
             classes = [class_index(name.strip(), names) for name in wanted.split(',')]
         else:
@@ -91,26 +92,6 @@ def _names(trained: Trained) -> Optional[Sequence[str]]:
 
 def _label(index: int, names: Optional[Sequence[str]]) -> str:
     return figures.short_name(names[index]) if names and index < len(names) else f'class {index}'
-
-
-def read_image(file: Union[str, Path], trained: Trained) -> np.ndarray:
-    """A file through the test pipeline of a checkpoint's config: uint8, ``(H, W, 3)``, in the data set's order."""
-    from mmengine.dataset import Compose
-    from mmpretrain.registry import TRANSFORMS
-
-    if not Path(file).is_file():
-        raise UserFileError(f'image {file} does not exist.')
-    classifiers.scope(trained.cfg)
-    steps = test_steps(trained.cfg) or []
-    from_files = any(type_name(step) == 'LoadImageFromFile' for step in steps)
-    if not from_files:
-        steps = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
-    try:
-        data = Compose([TRANSFORMS.build(dict(step)) for step in steps])(dict(img_path=str(file)))
-    except Exception as error:
-        raise UserFileError(f'image {file} cannot be read: {error}') from error
-    image = data['inputs'].permute(1, 2, 0).numpy()
-    return image if from_files else image[..., ::-1].copy()  # data sets that hold the pixels have them in RGB
 
 
 def mixed_subjects(
@@ -221,7 +202,7 @@ def add_scale(figure, grid) -> None:
 
 def rgb(image: np.ndarray, trained: Trained) -> np.ndarray:
     """An image as the data set gives it, in RGB."""
-    return image if figures.channel_order(None, test_steps(trained.cfg) or []) == 'rgb' else image[..., ::-1]
+    return image if figures.channel_order(trained.cfg) == 'rgb' else image[..., ::-1]
 
 
 @cli

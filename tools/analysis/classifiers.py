@@ -18,7 +18,6 @@ from mmrm.utils.config import datasets, number_of_classes, preprocessor_of, type
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.utils.random_state import get_random_state, set_random_state
 from mmrm.weights.build import build_model, choose_device, load, load_config, scope  # noqa: F401
-from mmrm.weights.inputs import read_batches  # noqa: F401
 from mmrm.weights.provenance import read_weights
 from mmrm.weights.runs import find_checkpoint
 
@@ -59,6 +58,19 @@ def build_dataset(cfg: Config, part: str):
     """The data set of ``train_dataloader``, ``val_dataloader`` or ``test_dataloader``."""
     scope(cfg)
     return DATASETS.build(cfg[f'{part}_dataloader'].dataset)
+
+
+def read_batches(dataset, size: int, seed: int) -> Iterator[dict]:
+    """Endless batches of a data set in an order drawn from ``seed``, as a data loader gives them."""
+    if len(dataset) < size:
+        raise UserValueError(f'a batch of {size} images from a data set of {len(dataset)}.')
+    order, drawn = [], np.random.RandomState(seed)
+    while True:
+        while len(order) < size:
+            order += drawn.permutation(len(dataset)).tolist()
+        taken, order = order[:size], order[size:]
+        items = [dataset[index] for index in taken]
+        yield dict(inputs=[item['inputs'] for item in items], data_samples=[item['data_samples'] for item in items])
 
 
 def data_name(cfg: Config, part: str) -> str:

@@ -18,7 +18,6 @@ from mmengine.config import Config
 from mmrm.cli.options import natural, positive
 from mmrm.core import Box, mix_labels, resize_fill, sample_box, sample_lambda
 from mmrm.utils import figures
-from mmrm.utils.config import pipeline_of
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.figures import Panel, draw_panel
 from mmrm.utils.paths import show_path
@@ -109,7 +108,7 @@ def draw(cfg: Config, iterations: int = 5, seed: int = 0, curves: Optional[dict]
         foot (Sequence[str]): Lines below the figure.
     """
     preprocessor, dataset = classifiers.build_preprocessor(cfg), classifiers.build_dataset(cfg, 'train')
-    order = figures.channel_order(preprocessor, pipeline_of(cfg, 'train'))
+    order = figures.channel_order(cfg, preprocessor)
     with classifiers.seeded(seed):
         data = preprocessor(next(classifiers.read_batches(dataset, iterations, seed)), training=True)
     names = figures.class_names(dataset)

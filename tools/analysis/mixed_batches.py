@@ -17,7 +17,7 @@ from mmrm.cli.options import natural, positive
 from mmrm.core import Box
 from mmrm.models.regularisers.dropblock import drop_block
 from mmrm.utils import figures
-from mmrm.utils.config import number_of_classes, pipeline_of
+from mmrm.utils.config import number_of_classes
 from mmrm.utils.errors import UserValueError, cli
 from mmrm.utils.figures import Panel
 from mmrm.utils.paths import show_path
@@ -106,7 +106,7 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0, oth
     if iterations < 1 or batch < 2:
         raise UserValueError(f'iterations={iterations} must be 1 or more and batch={batch} 2 or more.')
     preprocessor, dataset = classifiers.build_preprocessor(cfg), classifiers.build_dataset(cfg, 'train')
-    order = figures.channel_order(preprocessor, pipeline_of(cfg, 'train'))
+    order = figures.channel_order(cfg, preprocessor)
     number = number_of_classes(cfg)
     augment, own = classifiers.recursive_mix_of(cfg)
     pairs = {name: BATCH_AUGMENTS.build(dict(settings)) for name, settings in COMPARED.items()}

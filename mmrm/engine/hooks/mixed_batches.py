@@ -8,7 +8,7 @@ from mmengine.registry import HOOKS
 
 from ...models.data_preprocessor import MIX_FIELD
 from ...utils import figures
-from ...utils.config import number_of_classes, pipeline_of
+from ...utils.config import number_of_classes
 from ...utils.errors import UserValueError, check_numbers
 from ..batched_images import unwrapped
 
@@ -77,8 +77,7 @@ class MixedBatchesHook(Hook):
     def _write(self, runner) -> None:
         model = unwrapped(runner.model)
         preprocessor, dataset = model.data_preprocessor, runner.train_dataloader.dataset
-        pipeline = pipeline_of(runner.cfg, 'train') if 'train_dataloader' in runner.cfg else []
-        order = figures.channel_order(preprocessor, pipeline)
+        order = figures.channel_order(runner.cfg, preprocessor)
         names = figures.class_names(dataset)
         number = len(names) if names else number_of_classes(runner.cfg)
         kept, self._kept = self._kept, []
