@@ -11,7 +11,7 @@ import io
 import json
 import warnings
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -72,15 +72,28 @@ def of_run(run: Run, device: str = 'cpu') -> dict:
         return dict(notes=[f'no pictures: there is no {"checkpoint" if run.config else "config"} in its folder'])
     key = hashlib.sha256(f'{VERSION}\n'.encode() + run.config.read_bytes() + checkpoint.read_bytes()).hexdigest()
     file = run.log.folder / FILE
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         known = json.loads(file.read_text())
-        if isinstance(known, dict) and known.get('key') == key and isinstance(known.get('pictures'), dict):
+        if isinstance(known, dict) and known.get('key') == key and is_drawn(known.get('pictures')):
             return known['pictures']
     drawn, complete = _draw(run, checkpoint, device)
     if complete:
         with contextlib.suppress(UserFileError):  # a folder that may not be written to
             write_text(file, json.dumps(dict(key=key, pictures=drawn)), overwrite=True)
     return drawn
+
+
+def is_drawn(pictures: Any) -> bool:
+    """Whether a file, which may be anybody's, holds what :func:`of_run` returns, with no image of another place."""
+    try:
+        confused = pictures.get('confusions', [])
+        shots = [each for item in pictures.get('maps', {}).values() for each in (item, item['truth'])]
+        shots += [each for item in confused for each in item['images']]
+        complete = all({'truth', 'predicted', 'count', 'of'} <= set(item) for item in confused)
+        complete &= all({'caption', 'alt'} <= set(each) for each in shots) and isinstance(pictures['notes'], list)
+        return complete and all(each['image'].startswith('data:image/') for each in shots)
+    except (AttributeError, KeyError, TypeError):
+        return False
 
 
 def checkpoint_of(run: Run) -> Optional[Path]:

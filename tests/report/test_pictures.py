@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 
 import numpy as np
 import pytest
@@ -68,3 +69,26 @@ def test_missing_images_and_a_missing_checkpoint_are_told(classifier):
     found = pictures.of_run(run)
     assert 'no checkpoint' in found['notes'][0] and 'confusions' not in found
     assert 'no checkpoint' in page.build(collect([classifier]), {str(classifier): found})
+
+
+SHOT = dict(image='data:image/png;base64,', caption='a', alt='b')
+WRONG_SHOTS = [dict(SHOT, image='https://example.org/seen.png'), dict(SHOT, image=['x']), dict(image=SHOT['image'])]
+FOREIGN = [
+    '[' * 100_000,
+    '{"maps": {}}',
+    '{"notes": [], "maps": []}',
+    '{"notes": [], "confusions": [1]}',
+    *(json.dumps(dict(notes=[], maps=dict(a=dict(wrong, truth=SHOT)))) for wrong in WRONG_SHOTS),
+]
+
+
+@pytest.mark.parametrize('text', FOREIGN)
+def test_pictures_in_a_foreign_folder_that_were_not_drawn_here_are_drawn_again(text, classifier, monkeypatch):
+    run = collect([classifier]).runs[0]
+    monkeypatch.setattr(pictures, '_draw', lambda *_: (dict(notes=['<b>drawn</b>']), True))
+    pictures.of_run(run)
+    key = json.loads((classifier / pictures.FILE).read_text())['key']
+    (classifier / pictures.FILE).write_text(f'{{"key": "{key}", "pictures": {text}}}')
+    found = pictures.of_run(run)
+    assert found['notes'] == ['<b>drawn</b>']
+    assert '&lt;b&gt;drawn' in page.build(collect([classifier]), {str(classifier): found})
