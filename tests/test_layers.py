@@ -29,13 +29,13 @@ SIZES = dict(
     core=430,
     wrapper=355,
     timm_task=80,
-    utils=1255,
-    compat=495,
+    utils=1236,
+    compat=470,
     datasets=785,
     models=1365,
     engine=1890,
-    weights=1720,
-    report=1450,
+    weights=1703,
+    report=1460,
     cli=2095,
 )
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
