@@ -16,7 +16,7 @@ PAGES = [
     ROOT / 'results' / 'README.md',
 ]
 SHELL = re.compile(r'^```(?:bash|shell)\n(.*?)^```', re.M | re.S)
-# What a loop of the page puts in $models.
+# What a loop of a page puts in $models.
 MODELS = '--model RM configs/rm/resnet18-w16_1xb64_cifar10-250.py weights.pth'
 SCRIPTS = {'tools/dist_train.sh': 'train', 'tools/dist_test.sh': 'test'}
 
@@ -25,6 +25,8 @@ def lines(page):
     """The commands of a page's blocks of shell, and the scripts in backticks."""
     text = page.read_text(encoding='utf-8')
     for block in SHELL.findall(text):
+        for name, value in [*re.findall(r'^(\w+)="([^"$]*)"$', block, re.M), ('models', MODELS)]:
+            block = block.replace(f'${name}', value)
         yield from block.replace('\\\n', ' ').splitlines()
     yield from re.findall(r'`(python (?:tools|benchmarks|projects)/[^`]*)`', SHELL.sub('', text))
 
@@ -32,7 +34,7 @@ def lines(page):
 def commands(page):
     """(program, arguments) of what argparse reads: ``mmrm COMMAND`` or a script of the repository."""
     for line in lines(page):
-        line = re.sub(r'\[[^\]]*\]|\s#.*|\.\.\.|["&].*', '', line).replace('$models', MODELS)
+        line = re.sub(r'\[[^\]]*\]|\s#.*|\.\.\.|["&].*', '', line)
         words = shlex.split(re.sub(r"'[^']*'", 'TEXT', line))
         while words and re.fullmatch(r'\w+=\S*', words[0]):
             words = words[1:]
