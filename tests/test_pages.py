@@ -1,10 +1,12 @@
 """Every command on a page parses: its script has these options. Numbers of a summary are those of the studies."""
 
 import argparse
+import pkgutil
 import re
 import runpy
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,31 @@ def test_published_rows_are_those_of_the_paper():
         value = {row.labels[-1]: row.published[0] for row in TABLES[name].rows if list(row.labels[:-1]) == labels}
         wanted.append([sign * (value['+ RM'] - value[other]) for other in ('Baseline', '+ CutMix')])
     assert [[float(cell) for cell in row] for row in rows] == [pytest.approx(row) for row in wanted]
+
+
+def python_names(page):
+    """Dotted names of mmrm on a page, and its imports from mmrm; of the migration tables the last column."""
+    text = page.read_text(encoding='utf-8')
+    if page.stem == 'migration':
+        text = '\n'.join(line.split(' | ')[-1] for line in text.splitlines())
+    for module, names in re.findall(r'^from (mmrm[\w.]*) import ([\w, ]+)', text, re.M):
+        yield from (f'{module}.{name.strip()}' for name in names.split(','))
+    yield from re.findall(r'(?<![\w./:-])mmrm(?:\.(?!json)[a-zA-Z_]\w*)+', re.sub(r'\[[^\]]*\]\([^)]*\)', '', text))
+
+
+@pytest.mark.parametrize('page', [*PAGES, ROOT / 'docs' / 'migration.md'], ids=lambda path: path.name)
+def test_names_of_mmrm_exist(page):
+    def exists(name):
+        try:
+            pkgutil.resolve_name(name)
+        except (AttributeError, ImportError):
+            return False
+        return True
+
+    assert not [name for name in python_names(page) if not exists(name)]
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda path: path.name)
+def test_python_of_a_page_compiles(page):
+    for block in re.findall(r'^```python\n(.*?)^```', page.read_text(encoding='utf-8'), re.M | re.S):
+        compile(textwrap.dedent(block).replace(', ...)', ')'), page.name, 'exec')
