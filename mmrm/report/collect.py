@@ -17,12 +17,10 @@ from ..utils.config import datasets, type_name
 from ..utils.errors import UserError, UserFileError
 from ..utils.paths import show_path
 from .configs import Base, find_base
-from .runs import Metric, RunLog, config_files, find_runs, is_count, is_number, read_run, sessions
+from .runs import Metric, RunLog, find_runs, is_count, is_number, read_run, sessions
 
 MOST_RUNS = 200  # in one page
-POINTS = 500  # of a curve; a longer one is thinned
-FEW_POINTS = 200  # of a curve where there are many runs
-MANY_RUNS = 12
+POINTS = 300  # of a curve; a longer one is thinned
 AP_OF_CLASS = '_precision'
 # Task, default scope of its toolbox, start of its metrics.
 TASKS = (
@@ -75,7 +73,6 @@ class Run:
         updated (float): When its logs last grew, in seconds since the epoch.
         environment (dict[str, str]): What mmengine wrote at the head of the text log.
         base (Base, optional): The shipped config that it is a run of.
-        config (Path, optional): The config that it wrote down.
         notes (list[str]): What to know about it.
         name (str): What to call it; unique in its task.
         group (str): The name of the runs that differ from it in their seed alone.
@@ -87,7 +84,6 @@ class Run:
     updated: float
     environment: Dict[str, str]
     base: Optional[Base]
-    config: Optional[Path]
     notes: List[str] = field(default_factory=list)
     name: str = ''
     group: str = ''
@@ -201,9 +197,8 @@ def _read(folder: Path) -> Run:
     texts = [session / f'{session.name}.log' for session in reversed(found)]
     text = next((path for path in texts if path.is_file()), None)
     task, measure = _task(log)
-    config = next(iter(config_files(folder, found[-1])), None)
     environment = read_environment(text) if text else {}
-    run = Run(log, task, measure, _updated(folder), environment, find_base(log), config)
+    run = Run(log, task, measure, _updated(folder), environment, find_base(log))
     if log.settings is None:
         run.notes.append('no config in its folder: its length, seed and settings are not known')
     if measure is None:

@@ -25,28 +25,28 @@ def difference(
         measure (callable): The number of a result. Defaults to float: the results are numbers.
         confidence (float): Of the interval. Defaults to 0.95.
     """
-    from scipy.stats import t
-
     pairs = [measure(runs[seed]) - measure(others[seed]) for seed in sorted(set(runs) & set(others))]
     if not pairs:
         return None
-    mean = statistics.fmean(pairs)
-    if len(pairs) == 1:
-        return Difference(mean, None, None, 1)
-    half = t.ppf((1 + confidence) / 2, len(pairs) - 1) * statistics.stdev(pairs) / math.sqrt(len(pairs))
-    return Difference(mean, mean - half, mean + half, len(pairs))
+    error = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
+    return _with_interval(statistics.fmean(pairs), error, len(pairs) - 1, len(pairs))
 
 
 def welch_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
     """The difference of the means of independent values with Welch's interval, where both have two values or more."""
-    from scipy.stats import t
-
     mean, count = statistics.fmean(a) - statistics.fmean(b), min(len(a), len(b))
     if count < 2:
         return Difference(mean, None, None, count)
     parts = [statistics.variance(each) / len(each) for each in (a, b)]
-    if not sum(parts):
-        return Difference(mean, mean, mean, count)
-    freedom = sum(parts) ** 2 / sum(part**2 / (len(each) - 1) for part, each in zip(parts, (a, b)))
-    half = t.ppf(0.975, freedom) * math.sqrt(sum(parts))
+    squares = sum(part**2 / (len(each) - 1) for part, each in zip(parts, (a, b)))
+    return _with_interval(mean, math.sqrt(sum(parts)), sum(parts) ** 2 / squares if squares else 1, count)
+
+
+def _with_interval(mean: float, error: Optional[float], freedom: float, count: int) -> Difference:
+    """Student's interval around a mean with a standard error, None where there is none."""
+    from scipy.stats import t
+
+    if error is None:
+        return Difference(mean, None, None, count)
+    half = t.ppf(0.975, freedom) * error
     return Difference(mean, mean - half, mean + half, count)

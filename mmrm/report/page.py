@@ -12,9 +12,10 @@ from typing import Dict, List, Optional, Union
 from ..utils.errors import UserFileError, one_line
 from ..utils.files import check_out, write_text
 from ..utils.paths import show_path
+from ..utils.processes import clock as duration
 from ..version import __version__
 from . import compare, configs
-from .collect import FEW_POINTS, MANY_RUNS, POINTS, Collected, Run, collect, curves, measure_of
+from .collect import Collected, Run, collect, curves, measure_of
 from .runs import Metric
 from .tables import Stat
 
@@ -90,18 +91,14 @@ def build(collected: Collected, pictures: Optional[dict] = None) -> str:
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    finished = sum(run.log.finished for run in collected.runs)
     names = ['/'.join(path.absolute().parts[-2:]) for path in collected.given]
     return _template().render(
         title=', '.join(names[:3]) + (f' and {len(names) - 3} more' if len(names) > 3 else ''),
         version=__version__,
         now=time.time(),
-        finished=finished,
         collected=collected,
         tasks=tasks,
-        thinned=max(
-            (part['every'] for task in tasks for drawn in task['curves'] for part in drawn.values()), default=1
-        ),
+        thinned=max(part['every'] for task in tasks for drawn in task['curves'] for part in drawn.values()),
         style=style,
         script=script,
         policy=policy,
@@ -148,16 +145,6 @@ def signed(value: Optional[float], digits: int = 2) -> str:
     return '–' if value is None else f'{value:+.{digits}f}'.replace('-', '−')
 
 
-def duration(seconds: float) -> str:
-    """'3 h 05 min', '12 min', '40 s'."""
-    minutes = round(seconds / 60)
-    if minutes >= 2880:
-        return f'{minutes // 1440} d {minutes % 1440 // 60} h'
-    if minutes >= 60:
-        return f'{minutes // 60} h {minutes % 60:02d} min'
-    return f'{minutes} min' if seconds >= 90 else f'{seconds:.0f} s'
-
-
 def clock(seconds: float) -> str:
     """A time in seconds since the epoch."""
     return time.strftime('%Y-%m-%d %H:%M', time.localtime(seconds))
@@ -182,7 +169,7 @@ def _task(identity: str, name: str, groups: Dict[str, List[Run]], pictures: dict
         breakdowns=compare.breakdowns(groups),
         pictures=_pictures(runs, pictures),
         runs=runs,
-        curves=[curves(run, POINTS if len(runs) <= MANY_RUNS else FEW_POINTS) for run in runs],
+        curves=[curves(run) for run in runs],
         several_seeds=any(len(each) > 1 for each in groups.values()),
     )
 
@@ -206,7 +193,7 @@ def _config(runs: List[Run]) -> dict:
     return dict(
         base=first.base,
         others={run.name: configs.differences_to(first.log.settings, run.log.settings) for run in known},
-        text=first.config.read_text(errors='replace') if first.config else '',
+        text=first.log.config.read_text(errors='replace') if first.log.config else '',
     )
 
 
@@ -273,8 +260,8 @@ def _section(part: str, key: str) -> str:
 
 def _published(task: dict) -> List[dict]:
     """The published numbers of a task's main result, a line in the chart for each group that has one."""
-    papers = {
-        index: next((result.paper for result in group['results'] if result.paper), None)
-        for index, group in enumerate(task['groups'])
-    }
-    return [dict(group=index, value=round(paper.value, 4)) for index, paper in papers.items() if paper]
+    found = []
+    for index, group in enumerate(task['groups']):
+        papers = [result.paper.value for result in group['results'] if result.paper]
+        found += [dict(group=index, value=round(value, 4)) for value in papers[:1]]
+    return found

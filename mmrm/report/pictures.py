@@ -1,6 +1,6 @@
 """Pictures that need the checkpoint and the data of a run: what a classifier looks at and where it errs.
 
-They are computed once and kept in the run's folder, by the hash of checkpoint and config. A picture that cannot be made
+They are computed once and kept in the run's folder, by the hash of the checkpoint. A picture that cannot be made
 is noted and leaves the others alone.
 """
 
@@ -15,23 +15,23 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
-from mmengine.config import Config
-from mmengine.registry import DATASETS, init_default_scope
+from mmengine.registry import DATASETS
 from PIL import Image
 
 from ..datasets.locate import find_data
-from ..utils import figures
 from ..utils.errors import UserError, UserFileError, one_line
+from ..utils.figures import short_name
 from ..utils.files import write_text
 from ..utils.random_state import seeded
-from ..utils.trust import read_foreign_config
 from ..weights import find_checkpoint
-from ..weights.build import build_model, load
+from ..weights.build import Run as Trained
+from ..weights.build import open_run
+from ..weights.inputs import Reader, normalise
 from . import cam
 from .collect import Collected, Run
 
 FILE = 'report_pictures.json'
-VERSION = 3  # of what is drawn
+VERSION = 4  # of what is drawn
 SEED = 0
 IMAGES = 4  # for activation maps
 TESTED = 2000  # images in which confusions are looked for
@@ -68,15 +68,15 @@ def of_run(run: Run, device: str = 'cpu') -> dict:
         dict: ``maps`` and ``confusions``, where they could be made, and ``notes``, which say what could not.
     """
     checkpoint = checkpoint_of(run)
-    if run.config is None or checkpoint is None:
-        return dict(notes=[f'no pictures: there is no {"checkpoint" if run.config else "config"} in its folder'])
-    key = hashlib.sha256(f'{VERSION}\n'.encode() + run.config.read_bytes() + checkpoint.read_bytes()).hexdigest()
+    if checkpoint is None:
+        return dict(notes=['no pictures: there is no checkpoint in its folder'])
+    key = hashlib.sha256(f'{VERSION}\n'.encode() + checkpoint.read_bytes()).hexdigest()
     file = run.log.folder / FILE
     with contextlib.suppress(OSError, ValueError, RecursionError):
         known = json.loads(file.read_text())
         if isinstance(known, dict) and known.get('key') == key and is_drawn(known.get('pictures')):
             return known['pictures']
-    drawn, complete = _draw(run, checkpoint, device)
+    drawn, complete = _draw(checkpoint, device)
     if complete:
         with contextlib.suppress(UserFileError):  # a folder that may not be written to
             write_text(file, json.dumps(dict(key=key, pictures=drawn)), overwrite=True)
@@ -104,53 +104,29 @@ def checkpoint_of(run: Run) -> Optional[Path]:
         return None
 
 
-def _draw(run: Run, checkpoint: Path, device: str) -> Tuple[dict, bool]:
+def _draw(checkpoint: Path, device: str) -> Tuple[dict, bool]:
     """The pictures, and whether all of them could be made."""
     drawn: dict = dict(notes=[])
+    parts = dict(maps=maps, confusions=confusions)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), seeded(SEED):
         warnings.simplefilter('ignore')
         try:
-            cfg = read_config(run.config)
-            model = load_model(cfg, checkpoint, device)
-        except Exception as error:  # of the config, the toolbox or the weights
-            drawn['notes'].append(f'no pictures of the network: {one_line(error)}')
+            run = open_run(checkpoint, device=device)
+            find_data(run.cfg, ())
+            dataset = DATASETS.build((run.cfg.get('val_dataloader') or run.cfg.test_dataloader).dataset)
+            reader = Reader(run.cfg)
+        except Exception as error:  # of the config, the toolbox, the weights or the data
+            drawn['notes'].append(f'no pictures: {one_line(error)}')
             return drawn, False
-        parts = dict(maps=lambda: maps(cfg, model), confusions=lambda: confusions(cfg, model, drawn['notes']))
         for name, draw in parts.items():
             try:
-                drawn[name] = draw()
+                drawn[name] = draw(run, dataset, reader, drawn['notes'])
             except Exception as error:  # of the data, the toolbox or a package that is missing
                 drawn['notes'].append(f'{name}: not made ({one_line(error)})')
     return drawn, set(parts) < set(drawn)
 
 
-# ------------------------------------------------------------------------------------------------------ model and data
-def read_config(path: Path) -> Config:
-    """The config that a run wrote down, its data looked up from the current folder and the project's."""
-    cfg = read_foreign_config(path)
-    init_default_scope(cfg.get('default_scope') or 'mmpretrain')
-    find_data(cfg, ())
-    return cfg
-
-
-def load_model(cfg: Config, checkpoint: Path, device: str) -> torch.nn.Module:
-    """The network of a config with all weights of a checkpoint, in eval mode."""
-    from mmengine.model import revert_sync_batchnorm
-
-    model = revert_sync_batchnorm(build_model(cfg))
-    load(model, checkpoint)
-    return model.to(device).eval()
-
-
-def test_part(cfg: Config) -> str:
-    """The part of the data that the run was validated on."""
-    return 'val' if cfg.get('val_dataloader') else 'test'
-
-
-def test_data(cfg: Config):
-    return DATASETS.build(cfg[f'{test_part(cfg)}_dataloader'].dataset)
-
-
+# ---------------------------------------------------------------------------------------------------------------- data
 def spread(length: int, number: int) -> List[int]:
     """So many places in a data set, evenly."""
     number = min(number, length)
@@ -166,10 +142,9 @@ def readable(dataset, places: Sequence[int]) -> List[Tuple[int, dict]]:
     return found
 
 
-def to_rgb(cfg: Config, inputs: torch.Tensor) -> np.ndarray:
-    """An image as a data set gives it, ``(3, H, W)``, as uint8 RGB ``(H, W, 3)``."""
-    image = inputs.permute(1, 2, 0).numpy()
-    return image[..., ::-1] if figures.channel_order(cfg) == 'bgr' else image
+def pixels_of(item: dict) -> np.ndarray:
+    """The image of an item, uint8 ``(H, W, 3)``, channels as the data preprocessor takes them."""
+    return item['inputs'].permute(1, 2, 0).numpy()
 
 
 # ------------------------------------------------------------------------------------------------------------- pixels
@@ -187,21 +162,14 @@ def encode(image: np.ndarray) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------- classifiers
-def class_name(dataset, index: int) -> str:
-    names = figures.class_names(dataset)
-    return figures.short_name(names[index]) if names else f'class {index}'
-
-
-def maps(cfg: Config, model: torch.nn.Module) -> Dict[str, dict]:
+def maps(run: Trained, dataset, reader: Reader, notes: List[str]) -> Dict[str, dict]:
     """Activation maps of test images for their class. Those of mixed images: tools/analysis/cam.py."""
-    dataset, device, found = test_data(cfg), next(model.parameters()).device, {}
+    found = {}
     for place, item in readable(dataset, spread(len(dataset), 2 * IMAGES))[:IMAGES]:
-        pixels, index = item['inputs'], int(item['data_samples'].gt_label)
-        shown, label = to_rgb(cfg, pixels), class_name(dataset, index)
-        inputs = model.data_preprocessor(dict(inputs=[pixels.to(device)], data_samples=None), training=False)['inputs']
-        [heat], [share] = cam.activation_maps(model, inputs, [index])
-        heat = heat[: shown.shape[0], : shown.shape[1]]  # the preprocessor may have padded it
-        title = f'test image {place}, {label}'
+        pixels, index = pixels_of(item), int(item['data_samples'].gt_label)
+        [heat], [share] = cam.activation_maps(run.model, normalise(pixels, run.model.data_preprocessor), [index])
+        heat = heat[: pixels.shape[0], : pixels.shape[1]]  # the preprocessor may have padded it
+        shown, title = reader.to_rgb(pixels), f'test image {place}, {short_name(run.classes[index])}'
         found[title] = dict(
             truth=dict(image=encode(shown), caption=title, alt=title),
             image=encode(cam.overlay(shown, heat)),
@@ -211,9 +179,8 @@ def maps(cfg: Config, model: torch.nn.Module) -> Dict[str, dict]:
     return found
 
 
-def confusions(cfg: Config, model: torch.nn.Module, notes: List[str]) -> List[dict]:
+def confusions(run: Trained, dataset, reader: Reader, notes: List[str]) -> List[dict]:
     """The pairs of classes that are confused most, with the surest mistakes."""
-    dataset = test_data(cfg)
     places = spread(len(dataset), TESTED)
     wrong: Dict[Tuple[int, int], List[Tuple[float, int]]] = {}
     seen: List[int] = []
@@ -222,7 +189,7 @@ def confusions(cfg: Config, model: torch.nn.Module, notes: List[str]) -> List[di
         if not items:
             continue
         with torch.no_grad():
-            answers = model.test_step({key: [item[key] for _, item in items] for key in ('inputs', 'data_samples')})
+            answers = run.model.test_step({key: [item[key] for _, item in items] for key in ('inputs', 'data_samples')})
         for (place, _), answer in zip(items, answers):
             truth, guess = int(answer.gt_label), int(answer.pred_score.argmax())
             seen.append(truth)
@@ -234,10 +201,10 @@ def confusions(cfg: Config, model: torch.nn.Module, notes: List[str]) -> List[di
         notes.append(f'confusions: {len(places) - len(seen)} images could not be read')
     found = []
     for (truth, guess), mistakes in sorted(wrong.items(), key=lambda pair: (-len(pair[1]), pair[0]))[:CONFUSIONS]:
-        name, other = class_name(dataset, truth), class_name(dataset, guess)
+        name, other = short_name(run.classes[truth]), short_name(run.classes[guess])
         images = [
             dict(
-                image=encode(to_rgb(cfg, dataset[place]['inputs'])),
+                image=encode(reader.to_rgb(pixels_of(dataset[place]))),
                 caption=f'p = {share:.2f}',
                 alt=f'{name} taken for {other}, p = {share:.2f}',
             )

@@ -8,7 +8,7 @@ import functools
 import json
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
@@ -65,6 +65,7 @@ class RunLog:
         unit (str): 'epochs' or 'iterations'.
         settings (dict, optional): The config that the run wrote down, None if there is none.
         iterations (dict[int, dict]): Training records by iteration, ascending.
+        config (Path, optional): The file that ``settings`` were read from.
         data (dict, optional): What it read, ``{'train': {'samples': 50000, ...}, 'val': ...}``; None if it did not
             write that down, as before version 0.4.
     """
@@ -77,6 +78,7 @@ class RunLog:
     settings: Optional[dict] = None
     iterations: Dict[int, dict] = field(default_factory=dict)
     data: Optional[dict] = None
+    config: Optional[Path] = None
 
     @property
     def finished(self) -> bool:
@@ -103,11 +105,6 @@ class RunLog:
             return int(named[1])
         seed = ((self.settings or {}).get('randomness') or {}).get('seed')
         return seed if isinstance(seed, int) else None
-
-    @functools.cached_property
-    def epochs(self) -> Dict[int, dict]:
-        """The last training record of each epoch."""
-        return {record['epoch']: record for record in self.iterations.values() if isinstance(record.get('epoch'), int)}
 
     @functools.cached_property
     def training(self) -> Dict[str, float]:
@@ -226,22 +223,8 @@ def in_order(found: List[Session], by_epoch: bool) -> Iterator[Session]:
         yield chosen
 
 
-class Logged(NamedTuple):
-    """What the sessions of a run logged, without what a later one replaced.
-
-    Args:
-        validations (dict[int, dict]): Metrics by the epoch (or iteration) after which they were measured.
-        iterations (dict[int, dict]): Training records by iteration, ascending.
-        trained (int): Epochs (or iterations) that are known to be done.
-    """
-
-    validations: Dict[int, dict]
-    iterations: Dict[int, dict]
-    trained: int
-
-
-def merge_sessions(folder: Union[str, Path], by_epoch: bool = True) -> Logged:
-    """Read the logs of all sessions of a run; all is empty where there is none yet."""
+def merge_sessions(folder: Union[str, Path], by_epoch: bool = True) -> RunLog:
+    """What the logs of all sessions of a run say, without what a later one replaced; empty where there is none yet."""
     validations: Dict[int, dict] = {}
     iterations: Dict[int, dict] = {}
     done, key = 0, 'epoch' if by_epoch else 'step'
@@ -255,7 +238,7 @@ def merge_sessions(folder: Union[str, Path], by_epoch: bool = True) -> Logged:
             first = session.trained[0]['step']
             iterations = {step: record for step, record in iterations.items() if step < first}
             iterations.update((record['step'], record) for record in session.trained)
-    return Logged(validations, dict(sorted(iterations.items())), done)
+    return RunLog(Path(folder), validations, done, iterations=dict(sorted(iterations.items())))
 
 
 # ----------------------------------------------------------------------------------------------------------------- runs
@@ -282,15 +265,15 @@ def read_run(folder: Union[str, Path]) -> RunLog:
     found = sessions(folder)
     if not found:
         raise UserFileError(f'{folder} holds no log of mmengine (<time>/vis_data/scalars.json).')
-    settings = _read_settings(folder, found[-1])
+    config, settings = _read_settings(folder, found[-1])
     if (settings or {}).get('resume') and len(found) > 1:
         # A session that resumes names its own checkpoint: what the run began from is in the first one's config.
-        begun = _read_settings(folder, found[0]) or {}
+        begun = _read_settings(folder, found[0])[1] or {}
         settings = {**settings, 'load_from': begun.get('load_from'), 'resume': bool(begun.get('resume'))}
     unit, length = _length(settings)
-    logged = merge_sessions(folder, by_epoch=unit == 'epochs')
     data = _read_data(folder / DATA_FILE)
-    return RunLog(folder, logged.validations, logged.trained, length, unit, settings, logged.iterations, data)
+    run = merge_sessions(folder, by_epoch=unit == 'epochs')
+    return replace(run, settings=settings, unit=unit, length=length, data=data, config=config)
 
 
 def _read_data(path: Path) -> Optional[dict]:
@@ -303,26 +286,22 @@ def _read_data(path: Path) -> Optional[dict]:
         raise UserFileError(f'{path} does not say what data the run read: {one_line(error)}') from error
 
 
-def config_files(folder: Path, session: Path) -> List[Path]:
-    """The configs that a run wrote down: of the session, then in its folder."""
-    return [path for path in (session / 'vis_data' / 'config.py', *sorted(folder.glob('*.py'))) if path.is_file()]
-
-
-def _read_settings(folder: Path, session: Path) -> Optional[dict]:
+def _read_settings(folder: Path, session: Path) -> Tuple[Optional[Path], Optional[dict]]:
+    """The config that a session wrote down, else that in the run's folder, and what it says."""
     from ..utils.trust import read_settings  # mmengine, which a --help does not need
 
     refused = []
-    for path in config_files(folder, session):
+    for path in filter(Path.is_file, (session / 'vis_data' / 'config.py', *sorted(folder.glob('*.py')))):
         try:
             settings = read_settings(path)
             if all(isinstance(settings.get(key) or {}, dict) for key in MAPPINGS):
-                return settings
+                return path, settings
             refused.append(f'config {path} is not a config of mmengine.')
         except UserFileError as error:  # code, or half written; a run without it can still be shown
             refused.append(str(error))
     if refused:
         warn(refused[0])
-    return None
+    return None, None
 
 
 def _length(settings: Optional[dict]) -> Tuple[str, Optional[int]]:
