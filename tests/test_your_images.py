@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[1] / 'docs' / 'your_images.md'
 SHORTER = {'init': '--epochs 2 --size 64 --batch 8'}
 PRINTED = dict(
     init=(r'zero.jpg is empty \(0 bytes\)', 'resnet18 from torchvision://resnet18'),
-    check=('images decoded, 0 broken', r'ready\s*$'),
+    check=('images decoded, 0 broken', r'ready\nnext +mmrm train'),
     train=(
         r'(?i)resumed epoch: 1|going on from|resum(ed|es|ing) from',
         r'rm_lambda: 0\.[0-9]*[1-9]',

@@ -34,7 +34,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     print('\n'.join(report.facts), flush=True)
     if report.problems:
         raise UserError(f'{len(report.problems)} problem(s)\n- ' + '\n- '.join(report.problems))
-    print('ready')
+    from mmengine.device import get_device
+
+    print(f'ready\nnext        mmrm train {args.config}{" --device cpu" if get_device() == "cpu" else ""}')
 
 
 def check(

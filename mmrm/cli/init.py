@@ -145,7 +145,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     device, seconds = time_of(config, recipe, images)
     print(f'time        about {clock(seconds)} of training on {device}, if reading the images does not take longer')
     more = ' --device cpu' if device == 'cpu' else ''
-    print(f'next        mmrm check --data {show_path(config)}, then mmrm train {show_path(config)}{more}')
+    print(f'next        mmrm check --data {show_path(config)}\n            mmrm train {show_path(config)}{more}')
 
 
 def time_of(config: Path, recipe: dict, images: int) -> Tuple[str, float]:

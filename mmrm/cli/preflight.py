@@ -170,6 +170,26 @@ def describe_stop(runner: Runner) -> str:
     return f'after iteration {runner.iter}; {kept}'
 
 
+def describe_start(runner: Runner) -> None:
+    """Print what trains, in three lines; the log file has the rest."""
+    batch = runner.cfg.train_dataloader.get('batch_size')
+    print(f'model       {type(runner.model).__name__} on {get_device()}, {runner.world_size} process(es)')
+    print(f'data        {len(runner.train_dataloader.dataset):,} training samples, {batch} per process and iteration')
+    print(f'log         {runner.log_dir} (with environment, config and hooks)', flush=True)
+
+
+def describe_result(runner: Runner, config: str) -> None:
+    """Print the last validation, the best weights, and the command that tests them."""
+    logged = runner.message_hub.log_scalars.items()
+    metrics = {key[4:]: value.current() for key, value in logged if key.startswith('val/') and 'time' not in key}
+    folder = checkpoint_dir(runner.cfg)
+    weights = [*best_checkpoints(folder), *reversed(saved_checkpoints(folder))] if folder else []
+    print(f'result      {", ".join(f"{name} {value:g}" for name, value in metrics.items()) or "not validated"}')
+    if weights:
+        print(f'weights     {weights[0]}')
+        print(f'next        mmrm test {config} {paths.show_path(weights[0])}', flush=True)
+
+
 # ------------------------------------------------------------------------------------------------------------ config
 def check_config(cfg: Config) -> None:
     """Raise if a training run of a config would fail, or lose its checkpoints; warn of a schedule that does not fit."""

@@ -87,10 +87,14 @@ def train(args: argparse.Namespace) -> None:
         if not preflight.saves_on_signals(runner):
             waiting.close()
             signals.begin_unsaved(lambda: preflight.describe_stop(runner))
+        if runner.rank == 0:
+            preflight.describe_start(runner)
         try:
             runner.train()
         finally:
             end_workers(runner)
+        if runner.rank == 0:
+            preflight.describe_result(runner, args.config)
     leave()
 
 

@@ -7,6 +7,7 @@ import copy
 import datetime
 import inspect
 import json
+import logging
 import os
 import shlex
 import subprocess
@@ -19,6 +20,7 @@ from mmengine.device import get_device
 from mmengine.dist import all_gather_object, broadcast_object_list, is_distributed, is_main_process, master_only
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import CheckpointHook
+from mmengine.logging import MMLogger
 from mmengine.model import revert_sync_batchnorm
 from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
@@ -72,12 +74,23 @@ class Runner(MMEngineRunner):
       training stops with an error.
     - When training starts, it warns if a part of RecursiveMix is missing, and batch augments that need the model get it
       (with BindAugmentsHook, the hook does).
+    - The environment, the config and the list of hooks, hundreds of lines, go to the log file and not to the console.
     - ``compile`` compiles a classifier's network, head and losses, not its whole step (:mod:`mmrm.engine.compiled`).
     - A checkpoint remembers what decides its result, and a run that resumes from it with other settings lists them. One
       on other data, or with other metrics, is refused (:mod:`mmrm.engine.data`).
     """
 
     data: Optional[dict] = None  # what the run reads, see describe_data
+    built = False
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.built = True
+
+    def build_logger(self, *args, **kwargs) -> MMLogger:
+        logger = super().build_logger(*args, **kwargs)
+        logger.handlers[0].addFilter(lambda record: self.built or record.levelno >= logging.WARNING)
+        return logger
 
     def train(self) -> torch.nn.Module:
         check_model_parts(self)  # also without ResetHistoryHook; mmengine's logger does not repeat a warning

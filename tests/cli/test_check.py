@@ -48,7 +48,7 @@ def write_config(tmp_path, base, model):
 def test_a_cell_that_is_ready(ready, resnet50, capsys):
     cli.main(['check', CELL])
     out = capsys.readouterr().out
-    assert out.endswith('ready\n')
+    assert out.endswith(f'ready\nnext        mmrm train {CELL} --device cpu\n')
     for part in (
         'ATSS',
         str(resnet50),

@@ -234,7 +234,7 @@ def test_a_folder_becomes_a_config_with_weights_and_lists(init, here, stand_in, 
     assert re.search(r'train data +12 images decoded, \d broken', out)
     shutil.copy(circle[3], circle[0])
     cli.main(['check', '--data', 'shapes.py'])
-    assert capsys.readouterr().out.endswith('ready\n')
+    assert capsys.readouterr().out.endswith('ready\nnext        mmrm train shapes.py --device cpu\n')
 
 
 def test_the_config_trains_and_tests_also_when_it_is_moved(init, here, tmp_path_factory, capsys):

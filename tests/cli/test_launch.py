@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -40,6 +41,20 @@ def fit(config, work, *more):
 
 def content(folder: Path) -> dict:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob('*')) if path.is_file()}
+
+
+# --------------------------------------------------------------------------------------------------------- the console
+def test_the_console_has_few_lines_before_the_first_loss_and_the_result_last(run, capsys):
+    fit(*run, '--cfg-options', 'train_cfg.max_epochs=1')
+    before, _, after = capsys.readouterr().out.partition('  loss: ')
+    assert before.count('\n') <= 10 and re.search(r'^data +12 training samples, 2 per process', before, re.M)
+    assert ' eta: ' in before  # the line of that loss
+    best = run[1] / 'best_accuracy_top1_epoch_1.pth'
+    result, weights, following = after.splitlines()[-3:]
+    assert re.fullmatch(r'result +accuracy/top1 [\d.]+', result) and weights.split() == ['weights', str(best)]
+    assert following.split()[:4] == ['next', 'mmrm', 'test', str(run[0])]
+    (log,) = run[1].glob('*/*.log')
+    assert all(words in log.read_text() for words in ('System environment', 'Config:', 'Hooks will be executed'))
 
 
 # ---------------------------------------------------------------------------------------------------- command line
