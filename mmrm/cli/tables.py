@@ -52,8 +52,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         print(printable(f'note: {note}'), file=sys.stderr)
     filled = {name: tables.fill(TABLES[name], root, given) for name in names}
     if args.save:
-        rows = [each for rows in filled.values() for each in rows if each.config and not each.row.method]
-        runs = {each.config: each.runs for each in rows}
+        runs = {each.config: each.runs for rows in filled.values() for each in rows if each.config}
         print(results.write_results(args.save, runs, args.overwrite), file=sys.stderr)
     text = printable(tables.render_all(filled, form))  # names of folders and metrics are anybody's
     if args.out:

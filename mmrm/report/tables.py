@@ -68,7 +68,7 @@ class Filled:
         row (Row): The published row.
         cells (list[Cell]): One for each metric of the table.
         state (str): 'finished', '57 of 200 epochs', 'missing' ...
-        config (str, optional): The config of the runs; None if there are none.
+        config (str, optional): The config of the runs; None of runs of ``mmrm compare`` and of none.
         runs (list[RunLog]): The runs that the numbers are of.
         checkpoints (list[Path | None]): Of each of ``runs``, the one that has the reported number.
         commands (list[str]): What fills the rest.
@@ -130,7 +130,7 @@ def _fill_row(table: Table, row: Row, root: Path, given: Dict[str, List[RunLog]]
     marks = [mark for mark in (OTHER_SETTINGS, OTHER_DATA) if any(mark in note for note in notes)]
     state = ', '.join([_state(runs), *(f'{mark} left out' if mark == OTHER_DATA else mark for mark in marks)])
     checkpoints = [run.checkpoint(step, table.reported) for run, step in zip(counted, steps[table.reported])]
-    filled = Filled(row, cells, state, config, counted, checkpoints, notes)
+    filled = Filled(row, cells, state, None if row.method else config, counted, checkpoints, notes)
     filled.commands = _commands(row, row.runs or table.runs, config, runs, cells)
     return filled
 
@@ -397,7 +397,7 @@ def _source_lines(filled: List[Filled]) -> List[str]:
     lines = []
     for each in filled:
         for run, checkpoint in zip(each.runs, each.checkpoints):
-            source = f'{each.config} {each.row.method}'.rstrip()
+            source = f'{each.config or each.row.configs[0]} {each.row.method}'.rstrip()
             file = show_path(checkpoint) if checkpoint else f'{show_path(run.folder)} (checkpoint not kept)'
             lines.append(f'{each.row.name}: {source} -> {file}')
         lines += [f'{each.row.name}: {note}' for note in each.notes]
