@@ -11,30 +11,30 @@ import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import List, NamedTuple, Optional, Sequence, Union
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs without being installed
 
 from rich.console import Console
 
 from mmrm.cli import jobs
-from mmrm.cli.options import Parser, natural
+from mmrm.cli.options import Parser
 from mmrm.report.page import try_report
 from mmrm.report.runs import read_run
 from mmrm.utils.errors import UserValueError, cli
-from mmrm.utils.files import check_out
 from mmrm.utils.paths import find_config, home
 from mmrm.utils.processes import clock
 from mmrm.utils.settings import fingerprint
 from mmrm.version import __version__
 from tools.runs import options as run_options
 from tools.runs import results
-from tools.runs.options import check_seeds, one_of
+from tools.runs.options import one_of
 
 CONFIG = 'resnet18-w16_1xb64_cifar10-250'
 PART = 'train_dataloader.dataset.per_class'
 FLOAT32 = {'optim_wrapper.type': 'OptimWrapper', 'val_cfg.fp16': False, 'test_cfg.fp16': False}
 KEY = ('method', 'seed')
+WORK_DIR = 'work_dirs/experiment'  # of the project
 # What is kept of every epoch: the name in the log, and the name in the results.
 CURVES = {
     'loss': 'loss',
@@ -76,11 +76,6 @@ class Trial(jobs.Job):
     settings: dict = field(default_factory=dict)
 
 
-def default_root() -> Path:
-    """``work_dirs/experiment`` of the project."""
-    return home() / 'work_dirs' / 'experiment'
-
-
 def plan(
     methods: Optional[Sequence[str]] = None,
     seeds: Optional[Sequence[int]] = None,
@@ -98,12 +93,10 @@ def plan(
         device (str): 'cpu' or 'cuda'. Defaults to 'cpu'.
 
     Raises:
-        UserError: If a name is unknown, there are too few images for a seed, or a folder holds a run with other
-            settings.
+        UserError: If there are too few images for a seed, or a folder holds a run with other settings.
     """
-    methods = [one_of('method', method, list(METHODS)) for method in dict.fromkeys(methods or METHODS)]
-    check_seeds(seeds or ())
-    root = Path(root).expanduser().absolute() if root else default_root()
+    methods = list(dict.fromkeys(methods or METHODS))
+    root = Path(root).expanduser().absolute() if root else home() / WORK_DIR
     wanted = {method: list(dict.fromkeys(seeds)) if seeds else range(METHODS[method].seeds) for method in methods}
     runs = []
     for seed in sorted({seed for each in wanted.values() for seed in each}):
@@ -124,7 +117,7 @@ def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Tria
     cfg = jobs.merged_config(config, merged)
     if PART not in merged:
         size = cfg.train_dataloader.dataset.per_class[1]
-        if (seed + 1) * size > 5000:
+        if not 0 <= seed < 5000 // size:
             raise UserValueError(
                 f'seed {seed}: every seed has its own {size} images a class, and CIFAR-10 has 5000; '
                 f'allowed: 0 to {5000 // size - 1}'
@@ -218,35 +211,10 @@ def add_result(path: Union[str, Path], result: dict) -> None:
     results.add(path, result, _check, KEY)
 
 
-def known_results(runs: Sequence[Trial], path: Union[str, Path]) -> Dict[str, dict]:
-    """The results in a file that are of these runs, by the run's name.
-
-    Raises:
-        UserFileError: If the file has a result of the same method and seed under other settings.
-    """
-    found = {}
-    for result in read_results(path):
-        for run in runs:
-            if (run.method, run.seed) != (result['method'], result['seed']):
-                continue
-            results.check_fingerprint(path, result, run.fingerprint, KEY)
-            found[run.name] = result
-    return found
-
-
 def parser() -> argparse.ArgumentParser:
     parser = Parser(description=__doc__, allow_abbrev=False)
-    parser.add_argument('--methods', nargs='+', metavar='METHOD', help=f'some of {", ".join(METHODS)} (default: all)')
-    parser.add_argument(
-        '--seeds',
-        nargs='+',
-        type=natural,
-        metavar='N',
-        help='for all methods (default: '
-        + ', '.join(f'{name} {method.seeds}' for name, method in METHODS.items())
-        + ')',
-    )
-    run_options.add(parser, 'work_dirs/experiment', 'all runs')
+    seeds = ', '.join(f'{name} {method.seeds}' for name, method in METHODS.items())
+    run_options.add(parser, list(METHODS), seeds, WORK_DIR, 'all runs')
     parser.add_argument(
         '--float32',
         action='store_true',
@@ -260,12 +228,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     args = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill ends the runs as Ctrl-C does
     console = Console(soft_wrap=True)
-    root = Path(args.work_dir or default_root()).expanduser().absolute()
-    results = Path(args.results).expanduser() if args.results else root / 'results.jsonl'
-    check_out(results, overwrite=True)
+    root, path = run_options.places(args, WORK_DIR)
     settings = {**(FLOAT32 if args.float32 else {}), **args.cfg_options}
     runs = plan(args.methods, args.seeds, root, settings, args.device)
-    known = known_results(runs, results)
+    known = results.known(path, runs, _check, KEY)
     waiting = [run for run in runs if run.name not in known]
     if args.dry_run:
         for run in runs:
@@ -275,16 +241,16 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
     def finished(run: Trial) -> str:
         result = result_of(run)
-        add_result(results, result)
+        add_result(path, result)
         return f'at {result["test"][str(run.epochs)]:.2f} after {clock(3600 * result["hours"])} of training'
 
-    console.print(f'{len(runs)} runs, {len(known)} of them finished already; results go to {results}', highlight=False)
+    console.print(f'{len(runs)} runs, {len(known)} of them finished already; results go to {path}', highlight=False)
     number = run_options.side_by_side(args, bfloat16=not args.float32) if waiting else 1
     states = jobs.run_all(waiting, number, args.device == 'cpu', print, finished)
     try_report(root)
     if set(states.values()) - {'finished'}:
         sys.exit(1)
-    console.print(f'all done; the table: python projects/cifar10/table.py {results}', highlight=False)
+    console.print(f'all done; the table: python projects/cifar10/table.py {path}', highlight=False)
 
 
 if __name__ == '__main__':

@@ -19,8 +19,8 @@ from mmrm.report import grids
 from mmrm.report.intervals import Difference, difference
 from mmrm.utils import figures
 from mmrm.utils.errors import UserFileError, UserValueError, cli
-from mmrm.utils.paths import show_path
-from projects.cifar10.run import METHODS, default_root, read_results
+from mmrm.utils.paths import home, show_path
+from projects.cifar10.run import METHODS, WORK_DIR, read_results
 from tools.analysis import plots
 from tools.analysis.options import check_results, results_parser, table_format, write_table
 
@@ -204,14 +204,14 @@ def _line(axes, x: Sequence[int], curves: List[List[float]], method: str, label:
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    parser = results_parser(__doc__, 'work_dirs/experiment/results.jsonl', 'the curves')
+    parser = results_parser(__doc__, f'{WORK_DIR}/results.jsonl', 'the curves')
     follow_ups = 'files of exploratory runs, one for each change of the settings: a second table, by the same seeds'
     parser.add_argument('--follow-ups', nargs='+', default=[], metavar='FILE', help=follow_ups)
     args = parser.parse_args(argv)
     form = table_format(args.out, args.overwrite, args.format)
     if args.follow_ups and form == 'csv':
         raise UserValueError('--follow-ups makes two tables and csv holds one; leave it out, or choose another format.')
-    path = check_results(args, default_root() / 'results.jsonl', Path(__file__).with_name('experiment.jsonl'))
+    path = check_results(args, home() / WORK_DIR / 'results.jsonl', Path(__file__).with_name('experiment.jsonl'))
     others = [Path(name).expanduser() for name in args.follow_ups]
     for each in others:
         if not each.is_file():

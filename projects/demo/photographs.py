@@ -1,6 +1,6 @@
 """The demo's photographs: blood cells under a microscope, in the layouts of COCO, ADE20K and ImageNet.
 
-``blood_cells.zip`` holds 110 photographs of BCCD with their boxes and its licence; :func:`pack` made it.
+``blood_cells.zip`` holds 110 photographs of BCCD, 240 x 180, with their boxes and its licence.
 :func:`make_photographs` writes them as the toolboxes read them::
 
     <root>/photographs.json                        what they were made of
@@ -15,7 +15,6 @@ BCCD has boxes only. Its cells are round, so a map takes the ellipse in a box fo
 
 import hashlib
 import json
-import xml.etree.ElementTree as ElementTree
 import zipfile
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
@@ -23,18 +22,14 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 import cv2
 import numpy as np
 
-from mmrm.utils.errors import UserFileError, UserValueError
-from mmrm.utils.files import atomic_write
+from mmrm.utils.errors import UserValueError
 from tools.runs.folders import make_once
 
 FILE = Path(__file__).with_name('blood_cells.zip')
-LICENCE = Path(__file__).with_name('LICENSE.BCCD')  # a copy is in the file
 VERSION = 1  # of the layouts that are written
 CLASSES = ('RBC', 'WBC', 'Platelets')  # red and white blood cells, platelets
 SEG_CLASSES = ('background', *CLASSES)
 COUNTS = {'train': 80, 'val': 30}
-SIZE = (240, 180)  # width and height of a photograph; BCCD's are 640 x 480
-QUALITY = 80  # of the JPEG files: 110 of them stay well below 1 MB
 CELL = 32  # side of a single cell
 MARGIN = 1.2  # of the square that is cut out, in longer sides of its box
 LEAST = 24  # side of that square, so that a platelet is not a blur
@@ -51,56 +46,6 @@ class Cell(NamedTuple):
     y2: float
 
 
-# ---------------------------------------------------------------------------------------------------------- the file
-def pack(bccd: Union[str, Path], out: Union[str, Path], counts: Optional[Dict[str, int]] = None) -> Path:
-    """Make ``blood_cells.zip``: the same bytes for the same BCCD and the same OpenCV.
-
-    Args:
-        bccd: The folder that holds BCCD's ``JPEGImages``, ``Annotations`` and ``ImageSets``.
-        out: The file to write; it must not exist.
-        counts: How many photographs to take, evenly spread: 'train' of trainval.txt, 'val' of test.txt.
-    """
-    bccd, boxes = Path(bccd), {}
-    with atomic_write(out) as part, zipfile.ZipFile(part, 'w') as archive:
-        for split, count in (counts or COUNTS).items():
-            listed = bccd / 'ImageSets' / 'Main' / f'{"trainval" if split == "train" else "test"}.txt'
-            try:
-                names = listed.read_text().split()
-            except OSError as error:
-                raise UserFileError(f'{bccd} is not BCCD: {listed} cannot be read.') from error
-            boxes[split] = {}
-            for name in (names[index * len(names) // count] for index in range(count)):
-                image = cv2.imread(str(bccd / 'JPEGImages' / f'{name}.jpg'))
-                if image is None:
-                    raise UserFileError(f'{bccd / "JPEGImages" / name}.jpg cannot be read.')
-                scale = SIZE[0] / image.shape[1]
-                boxes[split][name] = _read_boxes(bccd / 'Annotations' / f'{name}.xml', scale)
-                image = cv2.resize(image, SIZE, interpolation=cv2.INTER_AREA)
-                options = [cv2.IMWRITE_JPEG_QUALITY, QUALITY, cv2.IMWRITE_JPEG_OPTIMIZE, 1]
-                _add(archive, f'{split}/{name}.jpg', cv2.imencode('.jpg', image, options)[1].tobytes())
-        _add(archive, 'boxes.json', json.dumps(boxes).encode(), zipfile.ZIP_DEFLATED)
-        _add(archive, 'LICENSE', LICENCE.read_bytes(), zipfile.ZIP_DEFLATED)
-    return Path(out)
-
-
-def _add(archive: zipfile.ZipFile, name: str, content: bytes, how: int = zipfile.ZIP_STORED) -> None:
-    info = zipfile.ZipInfo(name)  # always of 1980-01-01: the time of day is no part of the content
-    info.compress_type, info.external_attr = how, 0o644 << 16
-    archive.writestr(info, content)
-
-
-def _read_boxes(path: Path, scale: float) -> List[Cell]:
-    cells = []
-    for found in ElementTree.parse(path).getroot().iter('object'):
-        # VOC counts pixels from 1.
-        corners = [int(found.findtext(f'bndbox/{key}', '')) - 1 for key in ('xmin', 'ymin', 'xmax', 'ymax')]
-        x1, y1, x2, y2 = (round(min(max(value * scale, 0), side), 1) for value, side in zip(corners, (*SIZE, *SIZE)))
-        if x2 - x1 >= 1 and y2 - y1 >= 1:
-            cells.append(Cell(found.findtext('name', ''), x1, y1, x2, y2))
-    return cells
-
-
-# --------------------------------------------------------------------------------------------------------- the layouts
 def make_photographs(root: Union[str, Path], train: Optional[int] = None, val: Optional[int] = None) -> Path:
     """Write the photographs in all layouts, or find those that are there.
 

@@ -14,7 +14,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from mmrm.cli import jobs
 from mmrm.report.runs import read_run
 from mmrm.utils.errors import UserFileError, UserValueError
-from mmrm.utils.paths import PACKAGE, find, home
+from mmrm.utils.paths import PACKAGE, find
 from mmrm.utils.settings import fingerprint
 from mmrm.version import __version__
 from mmrm.weights.export import export_backbone
@@ -24,6 +24,7 @@ from projects.transfer import camvid, scenes
 from tools.runs import results
 from tools.runs.options import one_of
 
+WORK_DIR = 'work_dirs/transfer'  # of the project
 KEY = ('task', 'mode', 'method', 'seed')
 RESULTS = Path(__file__).with_name('transfer.jsonl')  # those of README.md
 CONFIGS = Path(__file__).resolve().parent / 'configs'
@@ -117,11 +118,6 @@ class Transfer(jobs.Job):
         return json.loads(json.dumps(known, default=str))
 
 
-def default_root() -> Path:
-    """``work_dirs/transfer`` of the project."""
-    return home() / 'work_dirs' / 'transfer'
-
-
 def pretrainings(
     methods: Sequence[str], seeds: Optional[Sequence[int]], root: Path, device: str, options: Optional[dict] = None
 ) -> List[cifar10.Trial]:
@@ -129,7 +125,6 @@ def pretrainings(
 
     ``options`` are settings that replace those of :data:`PRETRAINING` or are added to them: another experiment.
     """
-    methods = [one_of('method', method, METHODS) for method in dict.fromkeys(methods)]
     return cifar10.plan(methods, seeds, root / 'pretraining', {**PRETRAINING, **(options or {})}, device)
 
 
@@ -141,7 +136,7 @@ def check_data(tasks: Sequence[str], data: Union[str, Path] = 'data') -> None:
     """
     root, missing = find(Path(data)), {}
     for name in tasks:
-        task = TASKS[one_of('task', name, list(TASKS))]
+        task = TASKS[name]
         if name == 'pspnet-camvid' and camvid.to_be_made(root):
             continue  # it is made later, by prepare_data
         lacking = [root / folder for folder in task.needs if not (root / folder).is_dir()]
@@ -237,13 +232,12 @@ def plan(
         shipped: Whether to take the backbones from the package where it has them (:func:`is_shipped`).
 
     Raises:
-        UserError: If a name is unknown or a folder holds a run with other settings.
+        UserError: If a folder holds a run with other settings.
     """
-    tasks = [one_of('task', task, list(TASKS)) for task in dict.fromkeys(tasks)]
     check_apart(trials, tasks)
     runs = []
     for trial in trials:
-        for task in tasks:
+        for task in dict.fromkeys(tasks):
             for mode in dict.fromkeys(modes):
                 backbone = backbone_file(trial, shipped and is_shipped(trial))
                 runs.append(_run(trial, backbone, task, mode, root, options, device))
@@ -254,7 +248,7 @@ def plan(
 def _run(
     trial: cifar10.Trial, backbone: Path, task: str, mode: str, root: Path, options: dict, device: str
 ) -> Transfer:
-    own = {**MODES[one_of('mode', mode, list(MODES))], **(TASKS[task].tuned if mode == 'tuned' else {})}
+    own = {**MODES[mode], **(TASKS[task].tuned if mode == 'tuned' else {})}
     if set(own) & set(options):
         raise UserValueError(f'--cfg-options cannot set {", ".join(own)}: the mode {mode} sets it')
     if 'train_cfg.max_epochs' in options and not any(key.startswith('param_scheduler') for key in options):
@@ -383,15 +377,8 @@ def unknown(runs: Sequence[Transfer], path: Union[str, Path]) -> List[Transfer]:
         UserFileError: If the file has a result of one of them, or of another seed or method of its task, under another
             protocol.
     """
-    found = read_results(path)
-    known = {results.name_of(result, KEY): result for result in found}
-    waiting = []
-    for run in runs:
-        result = known.get(tuple(getattr(run, field) for field in KEY))
-        if result:
-            results.check_fingerprint(path, result, run.fingerprint, KEY)
-        else:
-            waiting.append(run)
+    found, known = read_results(path), results.known(path, runs, _check, KEY)
+    waiting = [run for run in runs if run.name not in known]
     planned = [{**{field: getattr(run, field) for field in KEY}, **run.protocol()} for run in waiting]
     _check_one_protocol(path, [*found, *planned])
     return waiting

@@ -16,10 +16,10 @@ import torch
 from rich.console import Console
 
 from mmrm.cli import jobs
-from mmrm.cli.options import Parser, natural
+from mmrm.cli.options import Parser
 from mmrm.report.page import try_report
 from mmrm.utils.errors import UserValueError, cli
-from mmrm.utils.files import check_out, write_text
+from mmrm.utils.files import write_text
 from mmrm.utils.processes import clock
 from projects.cifar10 import run as cifar10
 from projects.transfer import protocol as transfer
@@ -29,26 +29,9 @@ from tools.runs import options
 
 def parser() -> argparse.ArgumentParser:
     parser = Parser(description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        '--methods',
-        nargs='+',
-        metavar='METHOD',
-        default=list(transfer.METHODS),
-        help=f'some of {", ".join(transfer.METHODS)} (default: all)',
-    )
-    parser.add_argument(
-        '--tasks',
-        nargs='+',
-        metavar='TASK',
-        default=list(transfer.TASKS),
-        help=f'some of {", ".join(transfer.TASKS)} (default: all)',
-    )
-    parser.add_argument(
-        '--modes', nargs='+', metavar='MODE', default=list(transfer.MODES), help='frozen, tuned (default: both)'
-    )
-    parser.add_argument(
-        '--seeds', nargs='+', type=natural, metavar='N', help='of the pretrainings (default: 5, and 3 for mixup)'
-    )
+    options.add(parser, transfer.METHODS, '5, and 3 for mixup', transfer.WORK_DIR, 'all fine-tunings')
+    for name, known in (('--tasks', list(transfer.TASKS)), ('--modes', list(transfer.MODES))):
+        parser.add_argument(name, nargs='+', choices=known, default=known, help='default: all')
     parser.add_argument(
         '--shipped',
         action='store_true',
@@ -58,7 +41,6 @@ def parser() -> argparse.ArgumentParser:
         'settings for all pretrainings, such as train_cfg.max_epochs=200; that is another experiment, too',
         '--pretraining',
     )
-    options.add(parser, 'work_dirs/transfer', 'all fine-tunings')
     return parser
 
 
@@ -79,9 +61,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if args.shipped and args.pretraining:
         raise UserValueError('--shipped takes backbones that are pretrained already; --pretraining cannot change them.')
     console = Console(soft_wrap=True)
-    root = Path(args.work_dir or transfer.default_root()).expanduser().absolute()
-    results = Path(args.results).expanduser() if args.results else root / 'results.jsonl'
-    check_out(results, overwrite=True)
+    root, results = options.places(args, transfer.WORK_DIR)
     trials = transfer.pretrainings(args.methods, args.seeds, root, args.device, args.pretraining)
     data = os.environ.get('MMRM_DATA', 'data')
     transfer.check_data(args.tasks, data)

@@ -16,9 +16,9 @@ from mmrm.report import grids
 from mmrm.report.intervals import Difference, difference
 from mmrm.utils import figures
 from mmrm.utils.errors import UserFileError, cli
-from mmrm.utils.paths import show_path
+from mmrm.utils.paths import home, show_path
 from projects.cifar10.table import NAMES, difference_text, spread
-from projects.transfer.protocol import METHODS, MODES, RESULTS, TASKS, default_root, read_results
+from projects.transfer.protocol import METHODS, MODES, RESULTS, TASKS, WORK_DIR, read_results
 from tools.analysis import plots
 from tools.analysis.options import check_results, results_parser, table_format, write_table
 
@@ -199,7 +199,7 @@ def draw(results: Sequence[dict], foot: Sequence[str] = ()):
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
     drawn = "RM's differences and the curves of --alone"
-    parser = results_parser(__doc__, 'work_dirs/transfer/results.jsonl', drawn)
+    parser = results_parser(__doc__, f'{WORK_DIR}/results.jsonl', drawn)
     table = parser.add_mutually_exclusive_group()
     table.add_argument('--sizes', action='store_true', help='AP by the size of the objects instead')
     table.add_argument(
@@ -207,7 +207,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     )
     args = parser.parse_args(argv)
     form = table_format(args.out, args.overwrite, args.format)
-    path = check_results(args, default_root() / 'results.jsonl', RESULTS)
+    path = check_results(args, home() / WORK_DIR / 'results.jsonl', RESULTS)
     results = read_results(path)
     if args.alone:
         headers, lines, words = ALONE_HEADERS, alone_lines(results), 0

@@ -1,22 +1,20 @@
 """The matrix of the CIFAR-10 experiment, its file of results, and the command that fills it."""
 
+import functools
 import json
 import multiprocessing
-import runpy
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 from stand_in import use_stand_in
+from zoo_run import call_main
 
 from mmrm.cli import train
 from mmrm.engine import optim_wrapper
 from mmrm.utils.errors import UserError
+from mmrm.utils.paths import shipped
 from projects.cifar10 import run as experiment
-
-TOOL = Path(__file__).parents[2] / 'projects' / 'cifar10' / 'run.py'
 
 
 def load(run):
@@ -65,7 +63,6 @@ def test_runs_differ_in_the_method_and_the_images_of_their_seed_only(tmp_path):
 @pytest.mark.parametrize(
     'arguments, told',
     [
-        (dict(methods=['cutout']), "unknown method 'cutout'; allowed: baseline, cutmix, rm, mixup, rm-omega0"),
         (dict(seeds=[99]), 'seed 99: every seed has its own .* allowed: 0 to'),
         (dict(seeds=[-1]), 'seed -1'),
         (dict(options={'model.head.omega': 1.0}), 'cannot set model.head.omega: rm-omega0 sets it'),
@@ -77,20 +74,11 @@ def test_a_wrong_request_is_told(arguments, told, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------------- the results
+RESULT = dict(method='rm', seed=0, fingerprint='f', epochs=2, test={'2': 60.0}, train={'loss': [2.0, 1.0]}, hours=0.1)
+
+
 def result(**other):
-    return dict(
-        dict(
-            method='rm',
-            seed=0,
-            fingerprint='f',
-            epochs=2,
-            test={'2': 60.0},
-            train={'loss': [2.0, 1.0]},
-            hours=0.1,
-            settings={},
-        ),
-        **other,
-    )
+    return {**RESULT, **other}
 
 
 def test_a_result_under_other_settings_is_not_put_beside_the_first(tmp_path):
@@ -128,41 +116,27 @@ def test_a_broken_file_is_told_with_its_line(lines, told, tmp_path):
         experiment.read_results(tmp_path / 'r.jsonl')
 
 
-def published():
-    study = Path(__file__).parents[2] / 'projects' / 'cifar10'
-    return [study / 'experiment.jsonl', *sorted((study / 'follow_ups').glob('*.jsonl'))]
-
-
 def test_the_published_results_are_the_whole_matrix():
-    done = {(result['method'], result['seed']) for result in experiment.read_results(published()[0])}
+    published = shipped() / 'projects' / 'cifar10' / 'experiment.jsonl'
+    done = {(result['method'], result['seed']) for result in experiment.read_results(published)}
     assert done == {(run.method, run.seed) for run in experiment.plan()}
 
 
 # ---------------------------------------------------------------------------------------------------------- the command
 @pytest.fixture
 def tool(tmp_path, monkeypatch, capsys):
-    """projects/cifar10/run.py in this process, with a stand-in for train.py; returns exit code and output."""
+    """The command with a stand-in for train.py; returns exit code, output and errors."""
     use_stand_in(tmp_path, monkeypatch, interval=10)
     monkeypatch.setattr(optim_wrapper, 'bfloat16_is_fast', lambda: True)
     monkeypatch.setenv('OMP_NUM_THREADS', '1')
     before = signal.getsignal(signal.SIGTERM)
-
-    def call(*words):
-        monkeypatch.setattr(sys, 'argv', ['experiment.py', '--work-dir', str(tmp_path / 'w'), *map(str, words)])
-        monkeypatch.setattr(sys, 'path', list(sys.path))
-        try:
-            runpy.run_path(str(TOOL), run_name='__main__')
-        except SystemExit as stop:
-            return stop.code, ''.join(capsys.readouterr())
-        return 0, ''.join(capsys.readouterr())
-
-    yield call
+    yield functools.partial(call_main, experiment.main, capsys, '--work-dir', tmp_path / 'w')
     signal.signal(signal.SIGTERM, before)
 
 
 def test_the_command_runs_what_is_missing_and_writes_down_each_result(tool, tmp_path):
     few = ('--methods', 'baseline', 'rm', '--seeds', 0, 1, '--jobs', 2)
-    code, printed = tool(*few)
+    code, printed, _ = tool(*few)
     assert code == 0 and '4 runs, 0 of them finished' in printed, printed
     assert 'report.html' in printed and (tmp_path / 'w' / 'report.html').is_file()
     results = experiment.read_results(tmp_path / 'w' / 'results.jsonl')
@@ -173,15 +147,15 @@ def test_the_command_runs_what_is_missing_and_writes_down_each_result(tool, tmp_
         assert found['train']['loss'][:2] == [1.0, 0.5] and len(found['train']['loss']) == epochs
         assert found['hours'] == pytest.approx(39 * epochs * 9 / 3600, abs=1e-3)
         assert ('kl' in found['train']) == (found['method'] == 'rm')
-    code, printed = tool(*few)
+    code, printed, _ = tool(*few)
     assert code == 0 and '4 runs, 4 of them finished' in printed
     assert (tmp_path / 'w' / 'rm' / 'seed0' / 'starts').read_text().split() == ['0']
 
 
 def test_a_cpu_without_bfloat16_is_told_of_float32(tool, tmp_path, monkeypatch):
     monkeypatch.setattr(optim_wrapper, 'bfloat16_is_fast', lambda: False)
-    code, printed = tool('--methods', 'rm', '--seeds', 0)
-    assert code == 2 and '--float32' in printed and not (tmp_path / 'w').exists()
+    code, _, error = tool('--methods', 'rm', '--seeds', 0)
+    assert code == 2 and '--float32' in error and not (tmp_path / 'w').exists()
     assert tool('--methods', 'rm', '--seeds', 0, '--float32')[0] == 0
     (found,) = experiment.read_results(tmp_path / 'w' / 'results.jsonl')
     assert found['settings'] == experiment.FLOAT32

@@ -1,18 +1,16 @@
 """The experiment's table against scipy's own paired test, and its figure, from hand-made results."""
 
+import functools
 import json
-import runpy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_rel
+from zoo_run import call_main
 
 from mmrm.utils.errors import UserFileError
 from projects.cifar10 import table as experiment
 
-TOOL = Path(__file__).parents[2] / 'projects' / 'cifar10' / 'table.py'
 BASE, RM = [60.1, 61.4, 59.0, 60.8, 62.0], [62.0, 62.5, 62.2, 61.9, 64.4]
 
 
@@ -22,16 +20,9 @@ def result(method, seed, last, best=0.0, epochs=20):
         train['lambda'] = [0.19] * epochs
     if method == 'rm':
         train.update(kl=[0.2] * epochs, kl_blind=[0.9] * epochs, consistency=[0.01] * epochs)
-    return dict(
-        method=method,
-        seed=seed,
-        fingerprint=f'{method}{seed}',
-        epochs=epochs,
-        test={10: max(best, last - 1), epochs: last},
-        train=train,
-        hours=0.5,
-        settings={},
-    )
+    test = {10: max(best, last - 1), epochs: last}
+    named = dict(method=method, seed=seed, fingerprint=f'{method}{seed}')
+    return dict(named, epochs=epochs, test=test, train=train, hours=0.5, settings={})
 
 
 @pytest.fixture
@@ -49,12 +40,8 @@ def test_differences_are_paired_by_seed(results):
     expected = ttest_rel(RM, BASE).confidence_interval(0.95)
     assert (found.low, found.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
     assert found.mean == pytest.approx(np.mean(np.subtract(RM, BASE))) and found.n == 5
-    assert experiment.difference(methods['cutmix'], methods['baseline'], experiment.last) == (
-        pytest.approx(0.2),
-        None,
-        None,
-        1,
-    )
+    single = experiment.difference(methods['cutmix'], methods['baseline'], experiment.last)
+    assert single == (pytest.approx(0.2), None, None, 1)
     assert experiment.difference(methods['cutmix'], {}) is None
 
 
@@ -76,39 +63,23 @@ def test_results_of_different_protocols_do_not_share_a_table(results):
 
 
 def test_a_follow_up_stands_beside_the_same_seeds_of_the_protocol(results):
-    longer = [
-        dict(each, settings={'a.b': 1})
-        for each in (
-            result('rm', 1, 64.0, epochs=40),
-            result('rm', 2, 63.0, epochs=40),
-            result('cutmix', 2, 62.5, epochs=40),
-        )
-    ]
+    values = [('rm', 1, 64.0), ('rm', 2, 63.0), ('cutmix', 2, 62.5)]
+    longer = [dict(result(*each, epochs=40), settings={'a.b': 1}) for each in values]
     rows = experiment.follow_up_lines(results, {'longer': longer})
     assert len(rows[0]) == len(experiment.FOLLOW_UP_HEADERS)
     # CutMix has no seed 2 in the protocol; RM has both, and CutMix beside it in one.
     assert rows[0] == ['longer', 'CutMix', '2', '62.50', '', '', '0.100']
     expected = ttest_rel([64.0, 63.0], RM[1:3]).confidence_interval(0.95)
-    assert rows[1] == [
-        'longer',
-        'RM',
-        '1, 2',
-        '63.50 ± 0.71',
-        f'+1.15 ({expected.low:+.2f} to {expected.high:+.2f})',
-        '+0.50',
-        '0.100',
-    ]
+    interval = f'+1.15 ({expected.low:+.2f} to {expected.high:+.2f})'
+    assert rows[1] == ['longer', 'RM', '1, 2', '63.50 ± 0.71', interval, '+0.50', '0.100']
     with pytest.raises(UserFileError, match='same have no settings of their own'):
         experiment.follow_up_lines(results, {'same': results[:1]})
 
 
 def test_the_figure_shows_all_methods_and_the_mechanism(results):
     accuracy, loss, consistency, share = experiment.draw(results).axes
-    assert [text.get_text() for text in accuracy.get_legend().get_texts()] == [
-        'baseline, n = 5',
-        'CutMix, n = 1',
-        'RM, n = 5',
-    ]
+    legend = [text.get_text() for text in accuracy.get_legend().get_texts()]
+    assert legend == ['baseline, n = 5', 'CutMix, n = 1', 'RM, n = 5']
     assert accuracy.lines[-1].get_ydata()[-1] == pytest.approx(np.mean(RM))
     assert len(loss.lines) == 3
     assert [line.get_ydata()[0] for line in consistency.lines] == [0.2, 0.9]
@@ -116,45 +87,37 @@ def test_the_figure_shows_all_methods_and_the_mechanism(results):
 
 
 @pytest.fixture
-def tool(monkeypatch, capsys):
-
-    def call(*words):
-        monkeypatch.setattr(sys, 'argv', ['experiment_result.py', *map(str, words)])
-        monkeypatch.setattr(sys, 'path', list(sys.path))
-        code = 0
-        try:
-            runpy.run_path(str(TOOL), run_name='__main__')
-        except SystemExit as stop:
-            code = stop.code
-        return code, ''.join(capsys.readouterr())
-
-    return call
+def tool(capsys):
+    return functools.partial(call_main, experiment.main, capsys)
 
 
-def test_the_tool_prints_writes_and_draws_and_overwrites_nothing(results, tmp_path, tool):
+@pytest.fixture
+def file(results, tmp_path):
     path = tmp_path / 'r.jsonl'
     path.write_text(''.join(json.dumps(each) + '\n' for each in results))
-    code, printed = tool(path, '--figure', tmp_path / 'f.png')
+    return path
+
+
+def test_the_tool_prints_writes_and_draws_and_overwrites_nothing(file, tmp_path, tool):
+    code, printed, _ = tool(file, '--figure', tmp_path / 'f.png')
     assert code == 0 and '+1.94' in printed and 'RM to CutMix' in printed
     assert (tmp_path / 'f.png').stat().st_size > 10000
-    assert tool(path, '--out', tmp_path / 't.md')[0] == 0
+    assert tool(file, '--out', tmp_path / 't.md')[0] == 0
     assert (tmp_path / 't.md').read_text().startswith('| method | n |')
-    code, printed = tool(path, '--out', tmp_path / 't.md')
-    assert code == 2 and 'exists and is left as it is' in printed
-    for words in ((tmp_path / 'none.jsonl',), (path, '--follow-ups', path, tmp_path / 'none.jsonl')):
-        code, printed = tool(*words)
-        assert code == 2 and f'no file of results {tmp_path / "none.jsonl"}' in printed
+    code, _, error = tool(file, '--out', tmp_path / 't.md')
+    assert code == 2 and 'exists and is left as it is' in error
 
 
-def test_the_tool_prints_follow_ups_after_the_table(results, tmp_path, tool):
-    path, other = tmp_path / 'r.jsonl', tmp_path / 'omega-1.jsonl'
-    path.write_text(''.join(json.dumps(each) + '\n' for each in results))
+def test_the_tool_prints_follow_ups_after_the_table(file, tmp_path, tool):
+    other, none = tmp_path / 'omega-1.jsonl', tmp_path / 'none.jsonl'
     other.write_text(json.dumps(dict(result('rm', 0, 63.5), settings={'model.head.omega': 1.0})))
-    code, printed = tool(path, '--follow-ups', other, '--format', 'markdown')
+    code, printed, _ = tool(file, '--follow-ups', other, '--format', 'markdown')
     assert code == 0 and printed.index('| RM | 5 |') < printed.index('| omega-1 | RM | 0 | 63.50 | +1.50 |')
-    for words, told in (
-        ((other, other), 'two files have the same name'),
-        ((other, '--format', 'csv'), 'csv holds one'),
+    for words, message in (
+        ((none,), f'no file of results {none}'),
+        ((file, '--follow-ups', file, none), f'no file of results {none}'),
+        ((file, '--follow-ups', other, other), 'two files have the same name'),
+        ((file, '--follow-ups', other, '--format', 'csv'), 'csv holds one'),
     ):
-        code, printed = tool(path, '--follow-ups', *words)
-        assert code == 2 and told in printed
+        code, _, error = tool(*words)
+        assert code == 2 and message in error

@@ -4,7 +4,6 @@ import json
 import zipfile
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from mmengine.registry import DATASETS, init_default_scope
@@ -20,7 +19,6 @@ def made(tmp_path_factory) -> Path:
     return photographs.make_photographs(tmp_path_factory.mktemp('data') / 'photographs', train=12, val=6)
 
 
-# ---------------------------------------------------------------------------------------------------------- the file
 def test_the_file_is_small_and_carries_its_licence():
     assert photographs.FILE.stat().st_size < 1_000_000
     with zipfile.ZipFile(photographs.FILE) as archive:
@@ -36,44 +34,6 @@ def test_the_file_is_small_and_carries_its_licence():
     assert not set(boxes['train']) & set(boxes['val'])
 
 
-def write_bccd(root: Path) -> Path:
-    """Two photographs for each part, in BCCD's layout."""
-    rng = np.random.RandomState(0)
-    for folder in ('JPEGImages', 'Annotations', 'ImageSets/Main'):
-        (root / folder).mkdir(parents=True)
-    for part in ('trainval', 'test'):
-        names = [f'{part}{number}' for number in range(2)]
-        (root / 'ImageSets/Main' / f'{part}.txt').write_text('\n'.join(names))
-        for name in names:
-            cv2.imwrite(str(root / 'JPEGImages' / f'{name}.jpg'), rng.randint(0, 255, (480, 640, 3), np.uint8))
-            boxes = ((65, 33, 129, 97), (600, 1, 641, 481), (5, 5, 6, 6))  # the last is too small to be kept
-            objects = ''.join(
-                f'<object><name>WBC</name><bndbox><xmin>{a}</xmin><ymin>{b}</ymin><xmax>{c}</xmax><ymax>{d}</ymax>'
-                '</bndbox></object>'
-                for a, b, c, d in boxes
-            )
-            (root / 'Annotations' / f'{name}.xml').write_text(f'<annotation>{objects}</annotation>')
-    return root
-
-
-def test_packing_shrinks_images_and_boxes_alike_and_gives_the_same_bytes(tmp_path):
-    bccd, counts = write_bccd(tmp_path / 'bccd'), dict(train=2, val=1)
-    one, two = (photographs.pack(bccd, tmp_path / name, counts).read_bytes() for name in ('1.zip', '2.zip'))
-    assert one == two
-    with zipfile.ZipFile(tmp_path / '1.zip') as archive:
-        boxes = json.loads(archive.read('boxes.json'))
-        image = cv2.imdecode(np.frombuffer(archive.read('val/test0.jpg'), np.uint8), cv2.IMREAD_COLOR)
-    assert image.shape == (180, 240, 3)
-    assert boxes['val'] == {'test0': [['WBC', 24, 12, 48, 36], ['WBC', 224.6, 0, 240, 180]]}
-
-
-def test_a_folder_that_is_not_bccd_is_named(tmp_path):
-    with pytest.raises(UserFileError, match='is not BCCD'):
-        photographs.pack(tmp_path, tmp_path / 'out.zip')
-    assert not (tmp_path / 'out.zip').exists()
-
-
-# -------------------------------------------------------------------------------------------------------- the layouts
 @pytest.mark.parametrize('name, count', [('atss_cells', 12), ('pspnet_cells', 12), ('rm_cells', None)])
 def test_the_toolboxes_read_them(made, name, count, monkeypatch):
     monkeypatch.setenv('MMRM_PHOTOGRAPHS', str(made))

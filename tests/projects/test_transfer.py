@@ -159,18 +159,9 @@ def write_backbone(tmp_path, method='rm', seed=0):
 
 
 def result(**other):
-    return dict(
-        dict(
-            task='atss-scenes',
-            mode='tuned',
-            method='rm',
-            seed=0,
-            value=30.0,
-            metrics=dict(bbox_mAP=30.0, bbox_mAP_s=10.0, bbox_mAP_m=20.0, bbox_mAP_l=30.0),
-            fingerprint='f',
-        ),
-        **other,
-    )
+    metrics = dict(bbox_mAP=30.0, bbox_mAP_s=10.0, bbox_mAP_m=20.0, bbox_mAP_l=30.0)
+    usual = dict(task='atss-scenes', mode='tuned', method='rm', seed=0, value=30.0, fingerprint='f')
+    return {**usual, 'metrics': metrics, **other}
 
 
 def test_another_seed_under_another_protocol_is_refused_not_mixed(tmp_path, data):

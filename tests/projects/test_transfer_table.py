@@ -49,6 +49,6 @@ def test_the_published_runs_are_of_the_present_protocol(tmp_path):
 
 
 def test_the_command_prints_the_published_table_where_there_is_no_other(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(analysis, 'default_root', lambda: tmp_path)
+    monkeypatch.setattr(analysis, 'home', lambda: tmp_path)
     analysis.main(['--format', 'markdown'])
     assert capsys.readouterr().out.splitlines()[2] in PAGE.read_text().splitlines()

@@ -2,16 +2,21 @@
 
 import argparse
 import os
-from typing import Sequence
+from pathlib import Path
+from typing import Sequence, Tuple
 
-from mmrm.cli.options import Parser, positive
+from mmrm.cli.options import Parser, natural, positive
 from mmrm.engine import optim_wrapper
 from mmrm.utils.errors import UserTypeError, UserValueError
+from mmrm.utils.files import check_out
+from mmrm.utils.paths import home
 from mmrm.utils.processes import cores
 
 
-def add(parser: Parser, work_dir: str, settings_for: str) -> None:
-    """Where the runs go, how many at a time, on what, and with which settings."""
+def add(parser: Parser, methods: Sequence[str], seeds: str, work_dir: str, settings_for: str) -> None:
+    """Which runs, where they go, how many at a time, on what, and with which settings."""
+    parser.add_argument('--methods', nargs='+', choices=methods, default=methods, help='default: all')
+    parser.add_argument('--seeds', nargs='+', type=natural, metavar='N', help=f'for all methods (default: {seeds})')
     parser.add_argument('--jobs', type=positive, metavar='N', help='runs at a time (default: one a core, or one GPU)')
     parser.add_argument('--work-dir', help=f'folder of the runs (default: {work_dir})')
     parser.add_argument(
@@ -21,6 +26,14 @@ def add(parser: Parser, work_dir: str, settings_for: str) -> None:
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu', help='default: cpu')
     parser.add_cfg_options(f'settings for {settings_for}, as in train.py; the result is another experiment then')
     parser.add_argument('--dry-run', action='store_true', help='print what would run, start nothing')
+
+
+def places(args: argparse.Namespace, work_dir: str) -> Tuple[Path, Path]:
+    """The folder of the runs and the file of results, which can be written."""
+    root = Path(args.work_dir or home() / work_dir).expanduser().absolute()
+    results = Path(args.results).expanduser() if args.results else root / 'results.jsonl'
+    check_out(results, overwrite=True)
+    return root, results
 
 
 def side_by_side(args: argparse.Namespace, bfloat16: bool = False) -> int:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Callable, List, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Sequence, Tuple, Union
 
 from mmrm.utils.errors import UserFileError
 from mmrm.utils.files import locked, write_text
@@ -51,6 +51,21 @@ def add(path: Union[str, Path], result: dict, check: Callable[[dict], dict], key
         before = path.read_text() if path.is_file() else ''
         ending = '' if before.endswith('\n') or not before else '\n'
         write_text(path, before + ending + json.dumps(result) + '\n', overwrite=True)
+
+
+def known(path: Union[str, Path], runs: Sequence, check: Callable[[dict], dict], key: Key) -> Dict[str, dict]:
+    """The results in a file that are of these runs, which have the fields of ``key``, by a run's name.
+
+    Raises:
+        UserFileError: If the file has a result of one of them under other settings.
+    """
+    results, found = {name_of(result, key): result for result in read(path, check, key)}, {}
+    for run in runs:
+        result = results.get(tuple(getattr(run, field) for field in key))
+        if result:
+            check_fingerprint(path, result, run.fingerprint, key)
+            found[run.name] = result
+    return found
 
 
 def check_fingerprint(path: Union[str, Path], result: dict, fingerprint: str, key: Key) -> None:
