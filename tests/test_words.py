@@ -14,7 +14,7 @@ UNIT = r'(?:GPU|process|core|node|image|sample|second|step|run|batch|side|class)
 BANNED = {
     r'mend(?:s|ed|ing)?': 'fix',
     r'see to it': 'make sure',
-    r'(?:is|are|was|were|be|been) told': 'is logged, warns',
+    r'(?:is|are|was|were|be|been) told(?! apart)': 'is logged, warns',
     r'(?:go|goes|going) on': 'resume, continue',
     r'anew': 'again, from the beginning',
     r'without a word': 'silently',
@@ -25,7 +25,7 @@ BANNED = {
     r'what is left to 1': 'the remaining fraction',
     r'must not answer': 'is not mistaken for',
     r'in small(?! \w)': 'at small scale',
-    r'is no (?:regular )?(?:file|folder|image|class|number|checkpoint|config|network)': 'is not a',
+    r'(?<!there )is no (?:regular )?(?:file|folder|image|class|number|checkpoint|config|network)': 'is not a',
     r'bears': 'tolerates, handles',
     r'(?:came|come|comes) of it': 'no progress, results',
     r'made up for': 'repeated',
@@ -36,6 +36,7 @@ PATTERN = re.compile(
 )
 PAGES = sorted((*ROOT.glob('docs/*.md'), *(ROOT / f'{name}.md' for name in ('CONTRIBUTING', 'SECURITY'))))
 PAGES = [page for page in PAGES if page.stem not in ('README', 'your_images')]  # which are being written
+PAGES += [ROOT / 'results' / 'README.md', *ROOT.glob('projects/*/README.md')]
 
 
 def found(text):
@@ -47,7 +48,7 @@ def found(text):
     ]
 
 
-@pytest.mark.parametrize('page', PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize('page', PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_use_plain_words(page):
     assert not found(page.read_text(encoding='utf-8'))
 
