@@ -59,7 +59,16 @@ def test_rm_is_fed_back_and_the_others_are_not(cfg):
 def test_the_other_regularisers_are_shown_at_the_input_and_change_no_row(cfg):
     plain = mixed_batches.collect(cfg, iterations=3, batch=4, seed=1)
     gallery = mixed_batches.collect(cfg, iterations=3, batch=4, seed=1, others=True)
-    assert list(gallery.methods) == ['Input', 'DropBlock', 'Mixup', 'CutMix', 'MoEx', 'CutMix + MoEx', 'RM']
+    assert list(gallery.methods) == [
+        'Input',
+        'DropBlock',
+        'Mixup',
+        'CutMix',
+        'ResizeMix',
+        'MoEx',
+        'CutMix + MoEx',
+        'RM',
+    ]
     for name, steps in plain.methods.items():
         assert all(np.array_equal(one.images, other.images) for one, other in zip(steps, gallery.methods[name]))
     for name in ('MoEx', 'CutMix + MoEx'):

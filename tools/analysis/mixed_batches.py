@@ -26,6 +26,7 @@ from tools.analysis.options import picture_parser
 
 # The CutMix authors' settings for CIFAR, but for the probability: every iteration is shown mixed.
 COMPARED = dict(Mixup=dict(type='Mixup', alpha=1.0), CutMix=dict(type='CutMix', alpha=1.0))
+RESIZE = dict(type='ResizeMix', alpha=1.0)
 # What works on feature maps, shown on the images. There Manifold Mixup is Mixup and Feature CutMix is CutMix.
 OTHERS = {
     'MoEx': dict(type='MoEx', lam=0.5, layer='input'),
@@ -98,7 +99,7 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0, oth
         iterations (int): How many. Defaults to 6.
         batch (int): Images an iteration, at least 2. Defaults to 8.
         seed (int): Of the order of the data, its augmentation and the mixing. Defaults to 0.
-        others (bool): Whether to add DropBlock and :data:`OTHERS`, at the input. Defaults to False.
+        others (bool): Whether to add DropBlock, ResizeMix and :data:`OTHERS`, at the input. Defaults to False.
 
     Returns:
         Gallery: With the methods 'Input', 'Mixup', 'CutMix' and 'RM', and the others before 'RM'.
@@ -113,7 +114,8 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0, oth
     more = {name: BATCH_AUGMENTS.build(dict(settings)) for name, settings in OTHERS.items()} if others else {}
     for each in more.values():
         each.bind(nn.Identity())
-    names = ('Input', *(['DropBlock'] if others else []), *pairs, *more, 'RM')
+    resize = BATCH_AUGMENTS.build(dict(RESIZE))
+    names = ('Input', *(['DropBlock'] if others else []), *pairs, *(['ResizeMix', *more] if others else []), 'RM')
     methods: Dict[str, List[Mixed]] = {name: [] for name in names}
 
     def keep(name, inputs, scores, shares, box=None):
@@ -129,6 +131,7 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0, oth
                 block = max(inputs.shape[-1] // 8, 1)
                 with classifiers.seeded(seed + step):  # the other rows are the same with and without these
                     keep('DropBlock', drop_block(inputs, block, KEEP), scores, torch.zeros(batch))
+                    keep('ResizeMix', *mix_pairs(resize, inputs, scores))
                     for name, other in more.items():
                         keep(name, *mix_whole(other, inputs, scores))
             for name, pair in pairs.items():
@@ -138,7 +141,7 @@ def collect(cfg: Config, iterations: int = 6, batch: int = 8, seed: int = 0, oth
             shares = torch.zeros(batch)
             shares[: mix.count] = mix.lam
             keep('RM', mixed, fused, shares, mix.box if mix.lam else None)
-    settings = {name: f'alpha {value["alpha"]:g}' for name, value in COMPARED.items()}
+    settings = {name: f'alpha {value["alpha"]:g}' for name, value in dict(COMPARED, ResizeMix=RESIZE).items()}
     settings.update(
         {name: f'lambda {value["lam"]:g}, at the input' for name, value in OTHERS.items()},
         DropBlock=f'keep {KEEP:g}, at the input',
@@ -182,7 +185,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         '--samples', type=positive, default=1, help='samples of the batch, a row for each method (default: 1)'
     )
     parser.add_argument('--batch', type=positive, default=8, help='images an iteration (default: 8)')
-    parser.add_argument('--all', action='store_true', help='also DropBlock, MoEx and CutMix + MoEx, at the input')
+    parser.add_argument(
+        '--all', action='store_true', help='also DropBlock, ResizeMix, MoEx and CutMix + MoEx, at the input'
+    )
     parser.add_argument('--seed', type=natural, default=0, help='of everything that is drawn (default: 0)')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)
