@@ -37,12 +37,15 @@ def check_picture(path: Union[str, Path], overwrite: bool = False) -> Path:
 def save(figure, path: Union[str, Path], overwrite: bool = False) -> Path:
     """Write a figure as PNG, SVG or PDF, by the ending of ``path``."""
     import matplotlib
+    from PIL import Image
 
     path = check_picture(path, overwrite)
     # No dates and no random names, so that the same figure is the same file.
     metadata = {'.svg': {'Date': None}, '.pdf': {'CreationDate': None}}.get(path.suffix)
     with atomic_write(path, overwrite) as part, matplotlib.rc_context({'svg.hashsalt': 'mmrm'}):
         figure.savefig(part, format=path.suffix[1:], metadata=metadata)
+        if path.suffix == '.png':  # with 256 colours, a third of the size
+            Image.open(part).convert('RGB').quantize(256).save(part, 'PNG')
     return path
 
 
