@@ -90,6 +90,7 @@ if __name__ == '__main__':
             'fast': requirements('fast'),
             'puzzlemix': requirements('puzzlemix'),
             'tests': requirements('tests'),
+            'docs': requirements('docs'),
         },
         zip_safe=False,
     )

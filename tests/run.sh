@@ -9,9 +9,9 @@ cd "$root"
 stack=${STACK:-openmmlab}
 tools/setup_env.sh "$stack"
 case $stack in onedl) venv=${MMRM_VENV:-$root/.venv-onedl} ;; *) venv=${MMRM_VENV:-$root/.venv} ;; esac
-# Lightning, Accelerate, transformers and torchdata, for the tests of their loops only.
+# For the tests only: Lightning, Accelerate, transformers and torchdata, and what builds the site.
 "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes \
-    -r requirements/lock-loops.txt
+    -r requirements/lock-loops.txt -r requirements/lock-docs.txt
 # One thread a process: the tests are many small networks, and two processes share two cores.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 "$venv/bin/ruff" check .

@@ -26,8 +26,12 @@ for stack in openmmlab onedl; do
     sed -n 's/^opencv-python==/opencv-python-headless==/; s/ \\$//; /^opencv-python-headless==/p' "lock-$stack.txt" |
         sort -u | compile "lock-$stack-headless.txt" --no-deps -
 done
-# What only the tests of other libraries' loops need, beside the packages of the stack: those are left out.
-compile lock-loops.txt loops.txt -c lock-openmmlab.txt
-awk 'NR == FNR { if (/^[a-z0-9]/) { split($1, name, "=="); known[name[1]] } next }
-    /^[^ ]/ { split($1, name, "=="); out = name[1] in known } !out' lock-openmmlab.txt lock-loops.txt > lock-loops.tmp
-mv lock-loops.tmp lock-loops.txt
+# What tests/run.sh installs beside the packages of the stack: those are left out.
+beside=(-c lock-openmmlab.txt)
+for extra in loops docs; do
+    compile "lock-$extra.txt" "$extra.txt" "${beside[@]}"
+    awk 'NR == FNR { if (/^[a-z0-9]/) { split($1, name, "=="); known[name[1]] } next }
+        /^[^ ]/ { split($1, name, "=="); out = name[1] in known } !out' lock-openmmlab.txt "lock-$extra.txt" > lock.tmp
+    mv lock.tmp "lock-$extra.txt"
+    beside+=(-c "lock-$extra.txt")
+done

@@ -25,7 +25,7 @@ class RMDataPreprocessor(ClsDataPreprocessor):
     ``rm_mix``: the :class:`mmrm.core.Mix` of this iteration, or None when another augment (or none) was chosen.
 
     Args:
-        *args, **kwargs: As for mmpretrain's ``ClsDataPreprocessor``.
+        args, kwargs: As for mmpretrain's ``ClsDataPreprocessor``.
         non_blocking (bool): Whether a copy to the device does not wait for it, with a loader's ``pin_memory``. Defaults
             to True.
 

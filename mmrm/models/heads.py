@@ -171,7 +171,7 @@ class RMMultiLabelHead(RMConsistencyHead):
     Data, loss and predictions are those of mmpretrain's ``MultiLabelLinearClsHead``, into which a checkpoint loads.
 
     Args:
-        *args, **kwargs: As for :class:`RMConsistencyHead`.
+        args, kwargs: As for :class:`RMConsistencyHead`.
         loss (dict): Takes logits and scores ``(N, num_classes)``. Defaults to the binary cross entropy.
         thr, topk: Which classes are predicted, as in ``MultiLabelLinearClsHead``.
     """

@@ -50,7 +50,7 @@ def normal(name: str) -> str:
 
 def test_there_is_a_lock_for_each_stack_and_its_headless_twin():
     expected = {f'lock-{stack}{end}.txt' for stack in STACKS for end in ('', '-headless')}
-    assert set(LOCKS) == expected | {'lock-build.txt', 'lock-loops.txt'}
+    assert set(LOCKS) == expected | {'lock-build.txt', 'lock-docs.txt', 'lock-loops.txt'}
 
 
 @pytest.mark.parametrize('name', LOCKS)
@@ -74,11 +74,13 @@ def test_a_lock_holds_what_the_requirements_ask_for(stack, python):
             assert wanted.specifier.contains(versions[normal(wanted.name)]), wanted
 
 
-def test_the_lock_of_other_loops_adds_to_the_stack_and_changes_nothing_in_it():
-    stack, loops = (chosen(read_lock(f'lock-{name}.txt'), '3.11') for name in ('openmmlab', 'loops'))
-    asked = (REQUIREMENTS / 'loops.txt').read_text().splitlines()
-    assert {line for line in asked if not line.startswith('#')} <= set(loops)
-    assert not set(stack) & set(loops)
+@pytest.mark.parametrize('name', ['loops', 'docs'])
+def test_other_locks_add_to_the_stack_and_agree_with_each_other(name):
+    stack, lock, loops = (chosen(read_lock(f'lock-{each}.txt'), '3.11') for each in ('openmmlab', name, 'loops'))
+    asked = (REQUIREMENTS / f'{name}.txt').read_text().splitlines()
+    assert {line.partition(';')[0] for line in asked if not line.startswith('#')} <= set(lock)
+    assert not set(stack) & set(lock)
+    assert all(loops.get(each, version) == version for each, version in lock.items())
 
 
 @pytest.mark.parametrize('stack', STACKS)

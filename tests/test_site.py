@@ -1,0 +1,50 @@
+"""The pages: the site builds without a warning, and every link and every file that a page names exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r'\]\((?!https?:|mailto:|#)([^)#\s]+)')
+PAGES = sorted(
+    path
+    for path in (*ROOT.glob('*.md'), *ROOT.glob('docs/*.md'), *ROOT.glob('projects/*/*.md'), *ROOT.glob('*/README.md'))
+    if not {'data', 'work_dirs'} & set(path.relative_to(ROOT).parts)
+)
+
+
+@pytest.mark.filterwarnings('ignore')
+def test_site_builds_without_a_warning(tmp_path, capfd):
+    """An unknown page, heading or anchor of a link is a warning of MyST's, a broken docstring one of autodoc's."""
+    pytest.importorskip('furo', reason='needs requirements/lock-docs.txt')
+    from sphinx.cmd.build import build_main
+
+    code = build_main(['-W', '--keep-going', '-q', '-b', 'html', str(ROOT / 'docs'), str(tmp_path)])
+    assert code == 0, capfd.readouterr().err
+    search = (tmp_path / 'searchindex.js').read_text()
+    missing = [path.stem for path in (ROOT / 'docs').glob('*.md') if f'"{path.stem}"' not in search]
+    assert not missing
+    api = (tmp_path / 'api' / 'method.html').read_text()
+    assert 'id="mmrm.RecursiveMixModel"' in api and 'mmrm.RecursiveMixModel.reset_history' in api
+    assert 'prefers-color-scheme' in (tmp_path / '_static' / 'styles' / 'furo.css').read_text()
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_relative_links_lead_to_files(page):
+    text = re.sub(r'^```.*?^```', '', page.read_text(encoding='utf-8'), flags=re.M | re.S)
+    assert not [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+
+
+def test_named_files_exist():
+    """`python tools/x.py`, `configs/rm/y.py` and the like in commands and text; CAPITALS stand for the reader's own."""
+    folders = 'tools|configs|benchmarks|examples|projects|requirements|tests|notebooks'
+    name = re.compile(rf'(?<![\w/.-])((?:{folders})/[\w/.-]+\.(?:py|sh|txt|json|ipynb))\b')
+    gone = [
+        f'{page.relative_to(ROOT)}: {found}'
+        for page in PAGES
+        if page.name not in ('CHANGELOG.md', 'migration.md')
+        for found in name.findall(page.read_text(encoding='utf-8'))
+        if not (ROOT / found).exists() and not re.search('/[A-Z]', found)
+    ]
+    assert not gone, gone
