@@ -25,7 +25,7 @@ BANNED = {
     r'what is left to 1': 'the remaining fraction',
     r'must not answer': 'is not mistaken for',
     r'in small(?! \w)': 'at small scale',
-    r'(?<!there )is no (?:regular )?(?:file|folder|image|class|number|checkpoint|config|network)': 'is not a',
+    r'(?<!there\x20)is no (?:regular )?(?:file|folder|image|class|number|checkpoint|config|network)': 'is not a',
     r'bears': 'tolerates, handles',
     r'(?:came|come|comes) of it': 'no progress, results',
     r'made up for': 'repeated',
