@@ -277,8 +277,6 @@ class RecursiveMix:
         rng: Any = None,
         prob: float = 1.0,
         per_sample: bool = False,
-        *,
-        history: bool = True,
     ):
         if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha <= 1:
             raise ValueError(f'RecursiveMix: alpha={alpha!r} must be a number in (0, 1].')
@@ -292,11 +290,6 @@ class RecursiveMix:
             raise ValueError(f'RecursiveMix: prob={prob!r} must be a number in [0, 1].')
         if not isinstance(per_sample, bool):
             raise TypeError(f'RecursiveMix: per_sample={per_sample!r} must be True or False.')
-        if history is not True:  # the way to ask for the ablation "RS" in version 0.1
-            raise ValueError(
-                f'RecursiveMix: history={history!r} is gone. The ablation "RS" has its own class: '
-                "dict(type='ResizeFillMix', alpha=1.0), mmrm.models.batch_augments.ResizeFillMix."
-            )
         self.alpha = alpha
         self.interpolation = interpolation
         self.num_classes = num_classes
@@ -444,13 +437,6 @@ class RecursiveMix:
                 'RecursiveMix: integer labels need RecursiveMix(num_classes=...); or give one-hot scores, '
                 'torch.nn.functional.one_hot(labels, num_classes).'
             )
-        if labels.device.type == 'cpu' and len(labels):  # elsewhere a look at the values would make the device wait
-            low, high = int(labels.min()), int(labels.max())
-            if low < 0 or high >= self.num_classes:
-                raise ValueError(
-                    f'RecursiveMix: label {low if low < 0 else high} is outside of the '
-                    f'{self.num_classes} classes (0 to {self.num_classes - 1}).'
-                )
         return F.one_hot(labels.long(), self.num_classes).float()
 
     def _valid_history(self, images: torch.Tensor, scores: torch.Tensor) -> Optional[_History]:
@@ -698,9 +684,6 @@ class Consistency(nn.Module):
         if features.ndim == 2 and mix is not None:
             return features.shape == (mix.count, self.in_channels)
         return features.ndim == 4 and features.shape[:2] == (number, self.in_channels)
-
-    def extra_repr(self) -> str:
-        return f'omega={self.omega}'
 
 
 def check_omega(owner: str, omega: float) -> float:

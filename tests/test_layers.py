@@ -26,13 +26,13 @@ ROWS = (
 DOOR = 'models/__init__.py'
 # Lines of code that each room may have. Make room before you raise one.
 SIZES = dict(
-    core=430,
-    wrapper=355,
+    core=415,
+    wrapper=345,
     timm_task=80,
     utils=1236,
     compat=470,
     datasets=785,
-    models=1365,
+    models=1355,
     engine=1900,
     weights=1703,
     report=1415,

@@ -395,7 +395,6 @@ def test_a_wrong_input_size_is_named():
         (dict(module=convnet()[:2]), r'must return logits .*shape \(1, 16, 4, 4\)'),
         (dict(layout='HWC'), "layout='HWC' must be None or one of"),
         (dict(prefix_tokens=-1), 'prefix_tokens=-1 must be'),
-        (dict(label_smoothing=1.5), 'label_smoothing=1.5 must be'),
         (dict(input_size=(3, 32, 32, 1)), r'input_size=\(3, 32, 32, 1\) must be'),
         (dict(num_classes=7), 'num_classes=7, but Sequential gives 5 logits'),
         (dict(alpha=2), 'alpha=2 must be'),

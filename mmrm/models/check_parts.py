@@ -51,16 +51,6 @@ def missing_parts(model: nn.Module) -> Optional[str]:
     )
 
 
-def check_removed_arguments(model: nn.Module) -> None:
-    """Raise if the head was given arguments of version 0.3 that a hook has replaced."""
-    for module in model.modules():
-        if isinstance(module, RMConsistencyHead) and module.removed_arguments:
-            raise UserValueError(
-                f'RMConsistencyHead: {" and ".join(module.removed_arguments)} moved to a hook: remove it from the head '
-                "and add dict(type='LogConsistencyHook') to custom_hooks."
-            )
-
-
 def check_head_norm(model: nn.Module) -> None:
     """Raise if the head's hidden layers have SyncBN.
 

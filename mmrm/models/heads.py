@@ -1,5 +1,6 @@
 """The head of RecursiveMix in mmpretrain: a linear classifier and, in training, the consistency with the history."""
 
+import warnings
 from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
@@ -64,15 +65,17 @@ class RMConsistencyHead(LinearClsHead):
         check_omega('RMConsistencyHead', omega)
         if not isinstance(share_fc, bool):
             raise UserTypeError(f'RMConsistencyHead: share_fc={share_fc!r} must be True or False.')
-        # Arguments of 0.3: runs that have them can still be loaded, and training says what replaced them.
-        removed = [name for name in ('log_blind_kl', 'log_entropy') if kwargs.pop(name, False)]
+        for name in ('log_blind_kl', 'log_entropy'):  # of 0.3, whose runs can still be loaded
+            if kwargs.pop(name, False):
+                warnings.warn(
+                    f"RMConsistencyHead: {name} is now dict(type='LogConsistencyHook') in custom_hooks.", stacklevel=2
+                )
         mid_channels, act_cfg = check_layers(mid_channels, hidden_dim, act_cfg, roi_layers, share_fc)
         if mid_channels:
             kwargs.setdefault('init_cfg', None)  # as in StackedLinearClsHead
         super().__init__(num_classes=num_classes, in_channels=in_channels, **kwargs)
         self.omega = omega
         self.share_fc = share_fc
-        self.removed_arguments = removed
         self.pool = GlobalAveragePooling()
         self.layers: Optional[ModuleList] = None
         if mid_channels:

@@ -13,7 +13,7 @@ from mmpretrain.models import ImageClassifier
 from tiny_run import write_run
 from torch._dynamo.utils import counters
 
-from mmrm import RecursiveMixModel, reset_history
+from mmrm import reset_history
 from mmrm.core import Consistency, RecursiveMix, pool
 from mmrm.engine.compiled import compile_losses
 from mmrm.engine.runner import Runner
@@ -77,25 +77,6 @@ def test_a_loss_of_the_users_own_is_left_alone():
     assert not compile_losses(model, dict(backend='eager')) and 'loss' not in vars(model)
 
 
-def test_a_wrapped_model_keeps_its_two_graphs():
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, stride=4), torch.nn.Tanh(), torch.nn.AdaptiveAvgPool2d(1))
-    net = torch.nn.Sequential(net[:2], net[2:], torch.nn.Flatten(), torch.nn.Linear(8, 5))
-    model = RecursiveMixModel(net, '0', alpha=1.0, input_size=32, layout='NCHW', rng=np.random.RandomState(1))
-    twin = copy.deepcopy(model)
-    compiled, data = torch.compile(model, backend='aot_eager'), torch.Generator().manual_seed(2)
-    for _ in range(STEPS):
-        images, labels = torch.randn(4, 3, 32, 32, generator=data), torch.randint(5, (4,), generator=data)
-        losses = compiled(images, labels), twin(images, labels)
-        assert torch.allclose(*losses, atol=1e-5)
-        for loss in losses:
-            loss.backward()
-    assert model.losses['consistency'] > 0 and counters['stats']['unique_graphs'] == 2
-    for one, other in zip(model.parameters(), twin.parameters()):
-        assert torch.allclose(one.grad, other.grad, atol=1e-5)
-    assert sum(counters['graph_break'].values()) == 1  # before the mixing, which stays eager
-
-
 @pytest.mark.slow
 def test_the_core_in_a_loop_of_ones_own_is_one_whole_graph():
     torch.manual_seed(0)
@@ -147,20 +128,3 @@ def test_a_batch_of_samples_is_read_as_a_list_of_them():
     assert as_batch(samples) is samples
     packed = SampleBatch(None, torch.eye(3))
     assert 'gt_label' not in packed[0] and torch.equal(torch.stack([s.gt_score for s in packed]), torch.eye(3))
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA device')
-def test_neither_mixing_nor_head_waits_for_the_device():
-    rm, consistency = RecursiveMix(alpha=1.0, num_classes=5), Consistency(8, 5).cuda()
-    images, labels = torch.randn(4, 3, 32, 32, device='cuda'), torch.randint(5, (4,), device='cuda')
-    features, logits = torch.randn(4, 8, 4, 4, device='cuda', requires_grad=True), torch.randn(4, 5, device='cuda')
-    torch.cuda.set_sync_debug_mode('error')
-    try:
-        for _ in range(5):
-            _, _, mix = rm.mix(images, labels)
-            mean, region = pool(features, mix)
-            (mean.sum() + consistency(mix, region, logits)).backward()
-    finally:
-        torch.cuda.set_sync_debug_mode('default')
-    assert mix.lam > 0

@@ -86,14 +86,6 @@ def test_the_number_of_workers_does_not_matter_also_if_it_changes(tmp_path, unbr
     assert logged(tmp_path) == logged(folder)
 
 
-def test_batches_that_were_trained_on_are_not_loaded_again(tmp_path):
-    with pytest.raises(Stop):
-        runner(tmp_path, hooks=[StopAfter(6)], validate=False).train()
-    SpeckledPictures.loaded.clear()
-    runner(tmp_path, resume=True, validate=False, loop=dict(by_epoch=True, max_epochs=2)).train()
-    assert len(SpeckledPictures.loaded) == IMAGES - 2 * BATCH
-
-
 @pytest.mark.parametrize('name', ['epochs', 'iterations'])
 @pytest.mark.parametrize('point', ['before_val_epoch', 'after_val_epoch'])
 def test_a_validation_that_was_cut_off_is_made_up_for(tmp_path, unbroken, name, point):

@@ -5,12 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.ops import drop_block2d
 
-from mmrm.core import mix_labels
 from mmrm.models.regularisers.dropblock import block_mask, drop_block, gamma
 from mmrm.models.regularisers.feature_cutmix import box_mask, draw_box, feature_cutmix
 from mmrm.models.regularisers.moex import exchange_moments
@@ -18,14 +16,6 @@ from mmrm.models.regularisers.moex import exchange_moments
 
 def features(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-# --------------------------------------------------------------------------------------------------------------- labels
-def test_the_loss_of_mixed_labels_is_the_weighted_sum_of_two_losses():
-    logits, labels, index = features(4, 5), torch.tensor([0, 3, 3, 1]), torch.tensor([2, 0, 1, 3])
-    scores = mix_labels(F.one_hot(labels, 5), F.one_hot(labels[index], 5), 0.7).double()
-    both = 0.3 * F.cross_entropy(logits, labels) + 0.7 * F.cross_entropy(logits, labels[index])
-    assert F.cross_entropy(logits, scores).item() == pytest.approx(both.item(), abs=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------------- feature cutmix

@@ -1,6 +1,7 @@
 """DropBlock in networks that were built without it, over a training run."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -108,26 +109,13 @@ def test_a_wrong_setting_is_named(settings, message):
 
 
 # -------------------------------------------------------------------------------------------------------- over training
-class Runner:
-    """What the hook asks of mmengine's Runner."""
-
-    max_iters = 10
-    iter = 0
-
-    class logger:
-        info = print
-
-    def __init__(self, model):
-        self.model = model
-
-
 @pytest.mark.parametrize('schedule, expected', [('linear', [1.0, 0.98, 0.96]), ('constant', [0.9, 0.9, 0.9])])
 def test_the_keep_rate_follows_the_iteration(schedule, expected):
     model = classifier(backbone=dict(type='ResNet', depth=18, stem_channels=8, base_channels=8)).train()
     hook = HOOKS.build(
         dict(type='DropBlockHook', block_size=4, keep_prob=0.9, modules=['layer[34].*.bn[12]'], schedule=schedule)
     )
-    runner = Runner(model)
+    runner = SimpleNamespace(model=model, max_iters=10, logger=SimpleNamespace(info=print))
     hook.before_train(runner)
     rates = []
     for runner.iter in (0, 2, 4):

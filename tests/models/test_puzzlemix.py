@@ -11,10 +11,7 @@ import torch
 import torch.nn.functional as F
 from exact_masks import energy, solve_exactly
 from helpers import batch, classifier, step
-from mmengine.model import MMDistributedDataParallel
-from mmengine.optim import OptimWrapper
 from mmpretrain.registry import BATCH_AUGMENTS, MODELS
-from torch import distributed as dist
 
 from mmrm import bind_augments
 from mmrm.models.regularisers import PuzzleMix
@@ -270,26 +267,3 @@ def test_activation_checkpointing_is_named():
     bind_augments(model)
     with pytest.raises(UserError, match='set with_cp=False'):
         model.data_preprocessor(batch(2), training=True)
-
-
-@pytest.fixture
-def one_process(free_port):
-    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{free_port}', rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def test_ddp_and_accumulation_do_not_notice_the_saliency_pass(one_process):
-    weights = []
-    for wrap in (False, True):
-        torch.manual_seed(0)
-        np.random.seed(0)
-        model = net(augment(blocks=2))
-        bind_augments(model)
-        trained = MMDistributedDataParallel(model, device_ids=None, broadcast_buffers=False) if wrap else model
-        wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1), accumulative_counts=2)
-        wrapper.initialize_count_status(trained, 0, 4)
-        for seed in range(4):
-            trained.train_step(batch(2, generator=torch.Generator().manual_seed(seed)), wrapper)
-        weights.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
-    assert torch.allclose(*weights, atol=1e-6)

@@ -1,14 +1,13 @@
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from ...models.check_parts import check_drawn_colors, check_head_norm, check_removed_arguments, missing_parts
+from ...models.check_parts import check_drawn_colors, check_head_norm, missing_parts
 from ...models.data_preprocessor import reset_history
 from ...utils.config import datasets
 
 
 def check_model_parts(runner) -> None:
     """Run the checks of :mod:`mmrm.models.check_parts`: raise on what cannot train, log a missing part of RM."""
-    check_removed_arguments(runner.model)
     check_head_norm(runner.model)
     for dataset, _ in datasets((runner.cfg.get('train_dataloader') or {}).get('dataset')):
         check_drawn_colors(runner.model, dataset.get('pipeline') or [])

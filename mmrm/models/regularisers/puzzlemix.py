@@ -426,9 +426,3 @@ class PuzzleMix(BoundAugment):
         from mmengine.model import BaseModel  # the functions above work without OpenMMLab
 
         return self.model(images, mode='tensor') if isinstance(self.model, BaseModel) else self.model(images)
-
-    def __repr__(self) -> str:
-        return (
-            f'PuzzleMix(alpha={self.alpha}, beta={self.beta}, gamma={self.gamma}, eta={self.eta}, eps={self.eps}, '
-            f'labels={self.labels}, blocks={list(self.blocks)}, neighbour_size={self.neighbour_size})'
-        )

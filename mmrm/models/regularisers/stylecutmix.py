@@ -384,12 +384,6 @@ class StyleCutMix(BoundAugment):
         source = f' {self.distances}' if isinstance(self.distances, (str, Path)) else ''
         return check_distances(distances, classes, f'StyleCutMix: distances{source}')
 
-    def __repr__(self) -> str:
-        return (
-            f'StyleCutMix(r={self.r}, delta={self.delta}, alpha={self.alpha}, same_class={self.same_class}, '
-            f'size={self.size})'
-        )
-
 
 def num_classes(model: nn.Module) -> Optional[int]:
     """The number of classes of a model's labels, if one of its parts says it."""
