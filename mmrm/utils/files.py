@@ -123,16 +123,8 @@ def umask() -> int:
 
 
 # --------------------------------------------------------------------------------------------------------------- locks
-class LockedError(UserFileError):
-    """Another process holds a lock. ``holder`` says which, in words."""
-
-    def __init__(self, path: Union[str, Path], holder: str):
-        super().__init__(f'{path} is locked by {holder}.')
-        self.holder = holder
-
-
 @contextmanager
-def locked(path: Union[str, Path], wait: bool = False) -> Iterator[Optional[int]]:
+def locked(path: Union[str, Path], wait: bool = False) -> Iterator[None]:
     """Inside, this process holds a lock file, and no other one does, on any machine that shares the file system.
 
     The kernel releases it when its owner ends, however that happens; the file is removed when all goes well. It holds
@@ -142,13 +134,10 @@ def locked(path: Union[str, Path], wait: bool = False) -> Iterator[Optional[int]
         path (str | Path): The lock file, in a folder that exists.
         wait (bool): Whether to wait for another holder instead of raising. Defaults to False.
 
-    Yields:
-        int | None: The file descriptor, for a process that is to inherit the lock; None where there are no locks.
-
     Raises:
-        LockedError: If another one holds it and ``wait`` is False.
+        UserFileError: If another one holds it and ``wait`` is False.
     """
-    path, descriptor, owner = Path(path), None, os.getpid()
+    path, owner = Path(path), os.getpid()
     try:
         descriptor = _take(path, wait)
     except OSError as error:
@@ -156,10 +145,12 @@ def locked(path: Union[str, Path], wait: bool = False) -> Iterator[Optional[int]
             raise
         problem = f'{path} cannot be locked ({error.strerror}): nothing keeps a second process out of {path.parent}'
         print(f'warning: {problem}. Make sure only one process writes here.', file=sys.stderr, flush=True)
+        yield
+        return
     try:
-        yield descriptor
+        yield
     finally:
-        if descriptor is not None and os.getpid() == owner:
+        if os.getpid() == owner:
             with contextlib.suppress(OSError):
                 if _is_still(path, descriptor):
                     path.unlink()  # before it is free: no other process has it yet
@@ -204,7 +195,7 @@ def _take(path: Path, wait: bool) -> int:
             os.close(descriptor)
             patience -= 1  # one who only asks has it for a moment
             if not patience:
-                raise LockedError(path, holder) from None
+                raise UserFileError(f'{path} is locked by {holder}.') from None
             time.sleep(0.05)
         except OSError:
             os.close(descriptor)

@@ -10,21 +10,15 @@ import importlib
 import inspect
 from typing import Iterator, List, Optional, Set, Tuple
 
-from mmengine import registry as registries
+from mmengine import registry
 from mmengine.config import Config
-from mmengine.optim import AmpOptimWrapper, OptimWrapper
-from mmengine.registry import Registry
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, TestLoop, ValLoop
-from torch.utils.data import DataLoader
+from mmengine.runner._flexible_runner import FlexibleRunner
 
-# What a part of a config may have that names no type: arguments of these classes, and these names.
+# What a part of a config may have that names no type, and of which mmengine ignores the rest.
 PARTS = {
     '': [
-        Runner,
+        FlexibleRunner,
         'allow_partial',
-        'auto_scale_lr',
-        'data_preprocessor',
-        'compile',
         'sync_bn',
         'find_unused_parameters',
         'model_wrapper_cfg',
@@ -32,17 +26,10 @@ PARTS = {
         'efficient_conv_bn_eval',
         'detect_anomalous_params',
         'runner_type',
-        'strategy',
         'custom_imports',
         'tta_model',
     ],
-    **{f'{part}_dataloader': [DataLoader, 'num_batch_per_epoch'] for part in ('train', 'val', 'test')},
-    'optim_wrapper': [OptimWrapper, AmpOptimWrapper, 'constructor', 'paramwise_cfg'],
-    'train_cfg': [EpochBasedTrainLoop, IterBasedTrainLoop, 'by_epoch'],
-    'val_cfg': [ValLoop],
-    'test_cfg': [TestLoop],
     'default_hooks': ['runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'],
-    'randomness': ['seed', 'diff_rank_seed', 'deterministic'],
     'auto_scale_lr': ['base_batch_size', 'enable'],
     'env_cfg': ['cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'],
 }
@@ -80,7 +67,7 @@ def _misspelt(node, path: List[str], scope: Optional[str]) -> Iterator[Tuple[str
 
 def _arguments(node: dict, path: List[str], scope: Optional[str]) -> Set[str]:
     """What a node of a config may have: the arguments of the classes that it is for. Empty if these are not known."""
-    kinds = [*PARTS.get('.'.join(path), ()), *_classes(node.get('type'), scope)]
+    kinds = [*PARTS.get('.'.join(path), ()), *_classes(node.get('type'), str(scope))]
     names = {'type', '_scope_'} if kinds else set()
     if path and path[0] in ('custom_hooks', 'default_hooks') and node.get('type'):
         names.add('priority')
@@ -89,22 +76,21 @@ def _arguments(node: dict, path: List[str], scope: Optional[str]) -> Set[str]:
     return names
 
 
-def _classes(kind, scope: Optional[str]) -> list:
+@functools.cache  # a registry that lacks a name tries to import it, again and again
+def _classes(kind, scope: str) -> list:
     """What a ``type`` stands for; a name may be in several registries."""
     if not isinstance(kind, str):
         return [] if kind is None else [kind]
-    return _registered(kind, str(scope))
-
-
-@functools.cache  # a registry that lacks a name tries to import it, again and again
-def _registered(kind: str, scope: str) -> list:
-    modules = [registries]
+    found = registries()
     with contextlib.suppress(ImportError):
-        modules.append(importlib.import_module(f'{scope}.registry'))
-    found = [
-        registry.get(kind) for module in modules for registry in vars(module).values() if isinstance(registry, Registry)
-    ]
-    return [each for each in found if each is not None]
+        found = registries(scope)
+    return [each for each in (known.get(kind) for known in found) if each is not None]
+
+
+def registries(*scopes: str) -> List[registry.Registry]:
+    """mmengine's registries and those of packages, which are imported for that."""
+    modules = [registry, *(importlib.import_module(f'{scope}.registry') for scope in scopes)]
+    return [each for module in modules for each in vars(module).values() if isinstance(each, registry.Registry)]
 
 
 def _parameters(kind) -> Set[str]:

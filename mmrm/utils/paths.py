@@ -4,6 +4,7 @@ A relative path that a user gives is looked up from the current folder first, th
 works from any folder.
 """
 
+import difflib
 from pathlib import Path
 from typing import Union
 
@@ -97,16 +98,10 @@ def _config_of_package(path: str, scope: str) -> Path:
 
 def _near_configs(path: Path, scope: str) -> str:
     """`` Did you mean A?``: configs of the folder that was named, of the current one, then the shipped ones."""
-    import difflib
-
-    own = []
-    if not scope:
-        folder = path.parent if path.parent.is_dir() else Path()
-        own = sorted(str(each) for each in {*folder.glob('*.py'), *Path().glob('*.py')})
     root = shipped() / 'configs' if scope else shipped()
-    known = sorted(str(each.relative_to(root)) for each in (shipped() / 'configs').glob('[!_]*/*.py'))
-    near = difflib.get_close_matches(str(path), own, n=3, cutoff=0.6)
-    near += difflib.get_close_matches(str(path), known, n=3, cutoff=0.5)
+    known = [str(each.relative_to(root)) for each in (shipped() / 'configs').glob('[!_]*/*.py')]
+    own = [] if scope else [str(each) for folder in {path.parent, Path()} for each in folder.glob('*.py')]
+    near = difflib.get_close_matches(str(path), own, n=3) + difflib.get_close_matches(str(path), known, n=3, cutoff=0.5)
     if near:
         return f' Did you mean {", ".join(scope + name for name in near[:3])}?'
     return ' The shipped configs are in configs/*/*.py.'

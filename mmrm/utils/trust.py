@@ -8,7 +8,6 @@ names.
 """
 
 import ast
-import importlib
 import re
 from pathlib import Path
 from typing import Any, Iterator, Set, Tuple
@@ -17,6 +16,7 @@ from mmengine import registry
 from mmengine.config import Config
 
 from .errors import UserFileError
+from .options import registries
 from .settings import parse_config
 
 TRUST = 'give --trust if you trust where it comes from'
@@ -151,10 +151,9 @@ def _settings(where: str, key: str, value: Any) -> Iterator[Tuple[str, str, Any]
 
 
 def _registered(scopes: Set[str]) -> Set[str]:
-    """All names in mmengine's registries and in those of toolboxes, which are imported for that."""
-    modules = [registry, *(importlib.import_module(f'{scope}.registry') for scope in scopes & set(TOOLBOXES))]
+    """All names in mmengine's registries and in those of toolboxes."""
     names: Set[str] = set()
-    for each in (each for module in modules for each in vars(module).values() if isinstance(each, registry.Registry)):
+    for each in registries(*(scopes & set(TOOLBOXES))):
         each.import_from_location()
         names.update(each.module_dict)
     return names
