@@ -37,7 +37,7 @@ def test_relative_links_lead_to_files(page):
 
 
 def test_named_files_exist():
-    """`python tools/x.py`, `configs/rm/y.py` and the like in commands and text; CAPITALS stand for the reader's own files."""
+    """`python tools/x.py`, `configs/rm/y.py` in commands and text; CAPITALS stand for the reader's own files."""
     folders = 'tools|configs|benchmarks|examples|projects|requirements|tests|notebooks'
     name = re.compile(rf'(?<![\w/.-])((?:{folders})/[\w/.-]+\.(?:py|sh|txt|json|ipynb))\b(?!`? of v0)')
     gone = [
