@@ -1,10 +1,10 @@
 """A mistake of the user is one line and exit code 2, on the way into training and testing."""
 
 import multiprocessing
+import re
 
 import pytest
 import torch
-from mmengine.device import utils as device_utils
 
 from mmrm.cli import preflight, test, train
 from mmrm.utils import processes
@@ -14,6 +14,91 @@ from mmrm.utils import processes
 def in_a_folder(environment, monkeypatch, tmp_path):
     monkeypatch.setattr(processes, '_warned', set())
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'words, message',
+    [
+        ('--work-dri x', 'did you mean --work-dir'),
+        ('--gpus=0', "--gpus: '0' is not a whole number"),
+        ('--cfg-options lr', "--cfg-options: 'lr' is not of the form key=value"),
+        ('--cfg-options model.x=[1,2', '--cfg-options: model.x='),
+        ('--device mps', 'found no mps device.* --device cpu'),
+        ('--device tpu', "'tpu'"),
+        ('--launcher pytorch', 'dist_train.sh'),
+        ('--launcher slurm', 'SLURM_PROCID'),
+        (f'--resume {"a" * 300}.pth', 'a' * 300),
+        ('--amp float16', 'float16 needs a GPU'),
+        ('--amp --cfg-options optim_wrapper.type=ApexOptimWrapper', '--amp replaces'),
+    ],
+)
+def test_a_wrong_option_is_named(error, run, words, message):
+    assert re.search(message, error(train.main, run[0], '--work-dir', run[1], *words.split()))
+    assert not run[1].exists()
+
+
+@pytest.mark.parametrize(
+    'lines, message',
+    [
+        ('a = dict(\n\nb = 1', r'tiny.py cannot be read.*line \d+'),
+        ('b = c', r'tiny.py cannot be read.*line \d+'),
+        ("_base_ = 'nowhere.py'", 'tiny.py cannot be read.*nowhere.py'),
+        ('train_dataloader = train_cfg = None', 'tiny.py has no train_dataloader, train_cfg'),
+        ("optim_wrapper['optimizer']['type'] = 'SDG'", 'optim_wrapper.optimizer.type = .SDG. is not a known'),
+        ("default_hooks['checkpoint']['filename_tmpl'] = 'rn_{}.pth'", "filename_tmpl = 'rn_{}.pth'.*'epoch_{}.pth'"),
+        ("runner_type = 'FlexibleRunner'\nstrategy = dict(type='DDPStrategy')", 'FlexibleRunner.*not supported.*DDP'),
+        ("runner_type = 'mmengine.FlexibleRunner'", 'FlexibleRunner.* is not supported'),
+        ("model_wrapper_cfg = dict(type='MMFullyShardedDataParallel')", 'MMFullyShardedDataParallel is not supported'),
+        ("optim_wrapper['use_fsdp'] = True", 'use_fsdp is not supported'),
+    ],
+)
+def test_a_mistake_in_the_config_is_named(error, run, lines, message):
+    run[0].write_text(f'{run[0].read_text()}{lines}\n')
+    assert re.search(message, error(train.main, run[0], '--work-dir', run[1])) and not run[1].exists()
+
+
+@pytest.mark.parametrize(
+    'name, value',
+    [
+        ('NNODES', '0'),
+        ('NODE_RANK', '1'),
+        ('NODE_RANK', 'a'),
+        ('PORT', '70000'),
+        ('MAX_RESTARTS', 'often'),
+        ('MASTER_ADDR', 'no such host'),
+        ('MASTER_ADDR', ''),
+        ('MMRM_DEVICE', 'tpu'),
+    ],
+)
+def test_a_wrong_variable_is_named(error, run, monkeypatch, name, value):
+    monkeypatch.setenv('NNODES', '2' if name == 'MASTER_ADDR' else '1')
+    monkeypatch.setenv(name, value)
+    assert name in error(train.main, run[0], '--gpus', 1)
+
+
+def test_a_missing_config_is_named_with_those_of_a_similar_name(error, tmp_path):
+    message = error(train.main, 'configs/rm/resnet50_8xb64_in1.py', '--work-dir', tmp_path / 'work')
+    assert 'in1.py does not exist' in message and 'configs/rm/resnet50_8xb64_in1k.py' in message
+    assert 'a' * 300 in error(train.main, f'{"a" * 300}.py') and not (tmp_path / 'work').exists()
+
+
+@pytest.mark.parametrize(
+    'line, warning',
+    [
+        ('param_scheduler = dict(type="CosineAnnealingLR", T_max=100)', 'is meant for 100 epochs, and train_cfg.max_'),
+        ('param_scheduler = dict(type="RMCosineLR", epochs=300)', 'is meant for 300 epochs'),
+        ('param_scheduler = [dict(type="MultiStepLR", milestones=[1, 8])]', 'is meant for 8 epochs'),
+        ('param_scheduler = dict(type="CosineAnnealingLR", T_max=2)', None),
+        ('param_scheduler = dict(type="LinearLR", start_factor=0.1, by_epoch=False, end=500)', None),
+        ('param_scheduler = []', None),
+        ("load_form = 'a.pth'", 'nothing reads load_form. Did you mean load_from?'),
+    ],
+)
+def test_what_may_be_intended_is_a_warning(run, capsys, line, warning):
+    run[0].write_text(run[0].read_text() + f'{line}\n')
+    preflight.prepare_train(train.parser().parse_args([str(run[0]), '--work-dir', str(run[1])]))
+    told = capsys.readouterr().err
+    assert warning in told if warning else not told
 
 
 # -------------------------------------------------------------------------------------------------------------- images
@@ -44,42 +129,6 @@ def test_training_past_broken_images_is_resumed_exactly(run, tmp_path, capfd):
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-# ------------------------------------------------------------------------------------------------------------- schedule
-def test_checkpoints_of_names_that_nothing_finds_again(error, run):
-    run[0].write_text(run[0].read_text() + 'default_hooks = dict(checkpoint=dict(filename_tmpl="rn_{}.pth"))\n')
-    told = error(train.main, run[0], '--work-dir', run[1])
-    assert "filename_tmpl = 'rn_{}.pth'" in told and "'epoch_{}.pth'" in told
-
-
-@pytest.mark.parametrize(
-    'scheduler, length',
-    [
-        ('dict(type="CosineAnnealingLR", T_max=100)', 100),
-        ('dict(type="RMCosineLR", epochs=300)', 300),
-        ('[dict(type="LinearLR", end=5), dict(type="MultiStepLR", milestones=[1, 8])]', 8),
-        ('dict(type="CosineAnnealingLR", T_max=2)', None),
-        ('dict(type="LinearLR", start_factor=0.1, by_epoch=False, end=500)', None),
-        ('[]', None),
-    ],
-)
-def test_a_schedule_that_training_does_not_finish_is_a_warning(run, capsys, scheduler, length):
-    run[0].write_text(run[0].read_text() + f'param_scheduler = {scheduler}\n')
-    preflight.prepare_train(train.parser().parse_args([str(run[0]), '--work-dir', str(run[1])]))
-    told = capsys.readouterr().err
-    assert f'is meant for {length} epochs, and train_cfg.max_epochs is 2' in told if length else not told
-
-
-# -------------------------------------------------------------------------------------------------------------- devices
-def test_a_device_that_is_not_there_or_not_known(error, run, monkeypatch):
-    told = error(train.main, run[0], '--work-dir', run[1], '--device', 'mps')
-    assert 'found no mps device' in told and '--device cpu' in told
-    assert "'tpu'" in error(train.main, run[0], '--device', 'tpu')
-    monkeypatch.setenv('MMRM_DEVICE', 'tpu')
-    assert 'MMRM_DEVICE=tpu' in error(train.main, run[0])
-    monkeypatch.setattr(device_utils, 'DEVICE', 'mps')
-    assert preflight.choose_device('mps') == 'mps'
-
-
 # ----------------------------------------------------------------------------------------------------------- work dirs
 def test_a_runs_folder_stands_for_its_best_checkpoint_and_to_resume_for_its_last(error, trained, tmp_path, capsys):
     config, work = trained
@@ -94,28 +143,6 @@ def test_a_runs_folder_stands_for_its_best_checkpoint_and_to_resume_for_its_last
     score = [line for line in of_folder.splitlines() if line.startswith('accuracy/top1')]
     assert score and score == [line for line in of_file.splitlines() if line.startswith('accuracy/top1')]
     assert best.name in of_folder
-
-
-# --------------------------------------------------------------------------------------------------- names, and the end
-def test_a_key_of_a_config_that_nothing_reads_is_warned_of_at_the_start(run, capsys):
-    run[0].write_text(run[0].read_text() + "load_form = 'a.pth'\n")
-    preflight.prepare_train(train.parser().parse_args([str(run[0]), '--work-dir', str(run[1])]))
-    assert 'nothing reads load_form. Did you mean load_from?' in capsys.readouterr().err
-
-
-def test_names_that_are_too_long_are_one_line(error, run):
-    long = 'a' * 300
-    for argv in ((f'{long}.py',), (run[0], '--work-dir', long), (run[0], '--resume', f'{long}.pth')):
-        assert long in error(train.main, *argv)
-
-
-def test_blanks_in_an_option_stay(run, tmp_path):
-    moved = tmp_path / 'my own data'
-    (tmp_path / 'data').rename(moved)
-    options = [f'{part}_dataloader.dataset.data_root={moved}' for part in ('train', 'val')]
-    argv = [str(run[0]), '--work-dir', str(run[1]), '--cfg-options', *options, 'custom_hooks.0.x=[1, 2]']
-    cfg = preflight.prepare_train(train.parser().parse_args(argv))
-    assert cfg.train_dataloader.dataset.data_root == str(moved) and cfg.custom_hooks[0].x == [1, 2]
 
 
 def test_a_resume_of_a_finished_run_says_so(trained, capsys):
