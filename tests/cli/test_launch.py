@@ -165,24 +165,7 @@ def test_amp_is_bfloat16_where_the_device_has_it_and_float16_elsewhere(error, ru
     assert (wrapper().type, wrapper().loss_scale) == ('AmpOptimWrapper', 'dynamic')
 
 
-def test_a_resumed_run_keeps_its_precision(run, monkeypatch):
-    monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda device: True)
-    fit(run[0], run[1], '--amp', '--cfg-options', 'train_cfg.max_epochs=1')
-    monkeypatch.delenv('MMRM_DEVICE')
-    monkeypatch.setattr(device_utils, 'DEVICE', 'cuda')
-    saved = run[1] / 'epoch_1.pth'
-    resume = args_of(run[0], '--work-dir', run[1], '--resume', '--amp')
-    checkpoint = torch.load(saved, weights_only=True)
-    for kind in ('BFloat16OptimWrapper', 'AmpOptimWrapper'):
-        checkpoint['meta']['mmrm_run']['settings']['optim_wrapper']['type'] = kind
-        torch.save(checkpoint, saved)
-        for fast in (True, False):
-            monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda device, fast=fast: fast)
-            assert preflight.prepare_train(resume).optim_wrapper.type == kind
-
-
-@pytest.mark.parametrize('fp16', [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_validation_is_in_float32_unless_it_is_asked_for(run, monkeypatch, fp16):
+def test_a_run_with_amp_validates_and_saves_in_float32_and_is_resumed_in_its_precision(run, monkeypatch):
     from mmpretrain.models import ImageClassifier
 
     seen, predict = set(), ImageClassifier.predict
@@ -192,14 +175,21 @@ def test_validation_is_in_float32_unless_it_is_asked_for(run, monkeypatch, fp16)
         'predict',
         lambda self, inputs, samples: seen.add(self.backbone(inputs)[-1].dtype) or predict(self, inputs, samples),
     )
-    fit(run[0], run[1], '--amp', '--cfg-options', 'train_cfg.max_epochs=1', f'val_cfg.fp16={fp16}')
-    assert seen == {torch.bfloat16 if fp16 else torch.float32}
-    saved = torch.load(run[1] / 'epoch_1.pth', weights_only=True)
-    kept = [
-        *saved['state_dict'].values(),
-        *(state['momentum_buffer'] for state in saved['optimizer']['state'].values()),
-    ]
-    assert {value.dtype for value in kept if value.is_floating_point()} == {torch.float32}
+    fit(*run, '--amp', '--cfg-options', 'train_cfg.max_epochs=1')
+    saved = run[1] / 'epoch_1.pth'
+    checkpoint = torch.load(saved, weights_only=True)
+    momenta = [state['momentum_buffer'] for state in checkpoint['optimizer']['state'].values()]
+    kept = [*checkpoint['state_dict'].values(), *momenta]
+    assert seen == {value.dtype for value in kept if value.is_floating_point()} == {torch.float32}
+    monkeypatch.delenv('MMRM_DEVICE')
+    monkeypatch.setattr(device_utils, 'DEVICE', 'cuda')
+    resume = args_of(run[0], '--work-dir', run[1], '--resume', '--amp')
+    for kind in ('BFloat16OptimWrapper', 'AmpOptimWrapper'):
+        checkpoint['meta']['mmrm_run']['settings']['optim_wrapper']['type'] = kind
+        torch.save(checkpoint, saved)
+        for fast in (True, False):
+            monkeypatch.setattr(preflight, 'bfloat16_is_fast', lambda device, fast=fast: fast)
+            assert preflight.prepare_train(resume).optim_wrapper.type == kind
 
 
 def test_work_dir_is_the_option_then_the_config_then_the_table_cell(run, tmp_path, monkeypatch):
@@ -320,15 +310,6 @@ def test_only_the_first_process_of_a_run_asks_for_its_lock(run, monkeypatch, sta
             preflight.prepare_train(args_of(run[0], '--work-dir', run[1]))
 
 
-@needs_locks
-def test_checkpoints_in_another_folder_have_a_lock_there(error, run, tmp_path):
-    elsewhere = ('--cfg-options', f'default_hooks.checkpoint.out_dir={tmp_path / "scratch"}')
-    (tmp_path / 'scratch' / 'work').mkdir(parents=True)
-    with files.locked(tmp_path / 'scratch' / 'work' / files.RUN_LOCK):
-        message = error(train.main, run[0], '--work-dir', run[1], *elsewhere)
-    assert f'work dir {tmp_path / "scratch" / "work"} is in use' in message and not run[1].exists()
-
-
 @pytest.mark.parametrize(
     'failing, named', [('fsync', 'No space left'), ('disk_usage', 'a checkpoint takes about 2 MiB')]
 )
@@ -365,18 +346,13 @@ def test_write_error_in_mid_checkpoint_keeps_the_older_one(error, run, monkeypat
     assert not (run[1] / files.RUN_LOCK).exists()
 
 
-def test_checkpoints_of_a_run_are_replaced_on_demand_only(error, trained):
-    config, work = trained
-    before = content(work)
-    assert 'epoch_2.pth' in error(train.main, config, '--work-dir', work)
-    assert content(work) == before
-    preflight.prepare_train(args_of(config, '--work-dir', work, '--overwrite'))
-
-
-def test_checkpoints_of_the_run_that_is_replaced_answer_no_longer(trained, tmp_path, monkeypatch):
+def test_checkpoints_of_a_run_are_replaced_on_demand_and_are_not_mistaken_for_the_new_ones(
+    error, trained, tmp_path, monkeypatch
+):
     config, work = trained[0], tmp_path / 'work'
     shutil.copytree(trained[1], work)
-    old = {path.name: path.read_bytes() for path in work.glob('*.pth')}
+    before, old = content(work), {path.name: path.read_bytes() for path in work.glob('*.pth')}
+    assert 'epoch_2.pth' in error(train.main, config, '--work-dir', work) and content(work) == before
     argv = [str(config), '--work-dir', str(work), '--overwrite', '--cfg-options', 'train_cfg.max_epochs=1']
     with monkeypatch.context() as patch:
         patch.setattr(Runner, 'train', lambda self: sys.exit(9))  # killed before its first checkpoint
@@ -400,25 +376,17 @@ def test_weights_of_the_run_that_is_replaced_can_be_the_start(trained, tmp_path)
     assert runner._load_from == str(work / 'replaced-now' / 'epoch_1.pth') and Path(runner._load_from).is_file()
 
 
-def test_checkpoints_in_another_folder_are_seen_too(error, trained, tmp_path):
-    config, out = trained[0], tmp_path / 'scratch'
-    shutil.copytree(trained[1], out / 'work')
-    before = content(out)
-    message = error(
-        train.main, config, '--work-dir', tmp_path / 'work', '--cfg-options', f'default_hooks.checkpoint.out_dir={out}'
-    )
-    assert f'{out / "work"} holds checkpoints' in message and content(out) == before
-    cfg = preflight.prepare_train(
-        args_of(
-            config,
-            '--work-dir',
-            tmp_path / 'work',
-            '--resume',
-            '--cfg-options',
-            f'default_hooks.checkpoint.out_dir={out}',
-        )
-    )
-    assert cfg.resume and cfg.load_from == str(out / 'work' / 'epoch_2.pth')
+def test_checkpoints_in_another_folder_and_its_lock_are_seen(error, trained, tmp_path):
+    config, folder = trained[0], tmp_path / 'scratch' / 'work'
+    shutil.copytree(trained[1], folder)
+    before = content(folder)
+    argv = ('--work-dir', tmp_path / 'work', '--cfg-options', f'default_hooks.checkpoint.out_dir={folder.parent}')
+    assert f'{folder} holds checkpoints' in error(train.main, config, *argv) and content(folder) == before
+    cfg = preflight.prepare_train(args_of(config, '--resume', *argv))
+    assert cfg.resume and cfg.load_from == str(folder / 'epoch_2.pth')
+    if files.fcntl is not None:
+        with files.locked(folder / files.RUN_LOCK):
+            assert f'work dir {folder} is in use' in error(train.main, config, *argv)
 
 
 @pytest.mark.slow
@@ -480,20 +448,15 @@ def test_a_config_in_pure_python_trains_resumes_and_is_tested(tmp_path):
     assert max(entry.get('rm_lambda', 0) for entry in logged) > 0
 
 
-def test_resume_auto_finds_the_newest_whatever_its_note_says(run, trained, tmp_path, capsys):
+def test_resume_auto_finds_the_newest_also_in_a_folder_that_was_moved(run, trained, tmp_path, capsys):
     cfg = preflight.prepare_train(args_of(run[0], '--work-dir', run[1], '--resume'))
     assert not cfg.resume and cfg.load_from is None and 'no checkpoint' in capsys.readouterr().out
     moved = tmp_path / 'moved'
     shutil.copytree(trained[1], moved)
-    for note in (None, b'/elsewhere/epoch_2.pth', b'', b'\x80\xff\x00'):
-        if note is not None:
-            (moved / 'last_checkpoint').write_bytes(note)
-        assert preflight.latest_checkpoint(moved) == moved / 'epoch_2.pth'
-    cfg = preflight.prepare_train(args_of(trained[0], '--work-dir', moved, '--resume'))
-    assert cfg.load_from == str(moved / 'epoch_2.pth')
-    assert f'{moved / "last_checkpoint"} is damaged' in capsys.readouterr().out
-    (moved / 'last_checkpoint').unlink()
-    assert preflight.latest_checkpoint(moved) == moved / 'epoch_2.pth'
+    for note, told in ((b'/elsewhere/epoch_2.pth', 'going on from'), (b'\x80\xff\x00', 'last_checkpoint is damaged')):
+        (moved / 'last_checkpoint').write_bytes(note)
+        cfg = preflight.prepare_train(args_of(trained[0], '--work-dir', moved, '--resume'))
+        assert cfg.load_from == str(moved / 'epoch_2.pth') and told in capsys.readouterr().out
 
 
 def test_a_damaged_checkpoint_is_named_wherever_it_is_read_and_so_is_the_older_one(error, trained, tmp_path):
@@ -584,8 +547,7 @@ def test_predictions_of_weights_without_the_roi_layer_are_written(trained, tmp_p
     assert len(predictions) == 12 and predictions[0]['pred_score'].shape == (2,)
 
 
-@pytest.mark.parametrize('wrapped', [False, True])
-def test_masks_are_dumped_as_run_lengths_whatever_the_scope(wrapped, tmp_path):
+def test_masks_are_dumped_as_run_lengths_whatever_the_scope():
     from mmdet.evaluation import DumpDetResults
     from mmdet.models import MaskRCNN
     from mmengine.evaluator import DumpResults
@@ -595,9 +557,8 @@ def test_masks_are_dumped_as_run_lengths_whatever_the_scope(wrapped, tmp_path):
     torch.nn.Module.__init__(detector)
     model = torch.nn.Module()
     model.module = detector
-    assert isinstance(test.dump_results(model if wrapped else detector, 'a.pkl'), DumpDetResults)
-    assert not isinstance(test.dump_results(torch.nn.Linear(1, 1), 'a.pkl'), DumpDetResults)
-    assert isinstance(test.dump_results(torch.nn.Linear(1, 1), 'a.pkl'), DumpResults)
+    for each, kind in ((model, DumpDetResults), (detector, DumpDetResults), (torch.nn.Linear(1, 1), DumpResults)):
+        assert type(test.dump_results(each, 'a.pkl')) is kind
 
 
 def test_tta_averages_over_the_augmentations_of_the_config(error, trained, tmp_path):
