@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch._dynamo.testing
-import torch.distributed as dist
 import torch.nn.functional as F
 import torchvision
 from torch import nn
@@ -331,35 +330,6 @@ def test_compiled_it_is_one_graph_whatever_the_boxes_are(per_sample):
         graphs.append(counter.frame_count)
     assert model.losses['consistency'] > 0 and graphs[-1] == graphs[1] == 2
     torch._dynamo.reset()
-
-
-def _ddp_worker(rank, port, folder):
-    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
-    torch.manual_seed(0)
-    model = RecursiveMixModel(convnet(), '1', input_size=32, alpha=1.0, omega=0.5, rng=np.random.RandomState(rank))
-    ddp = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
-    torch.manual_seed(rank)
-    mixed = []
-    for step, (images, labels) in enumerate(batches(8)):
-        if step % 3 == rank:  # one process mixes and the other does not
-            model.reset_history()
-        optimizer.zero_grad()
-        ddp(images, labels).backward()
-        optimizer.step()
-        mixed.append(model.losses['lam'] > 0)
-    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    torch.save(dict(mixed=mixed, weights=weights, logits=ddp.eval()(torch.ones(1, 3, 32, 32))), f'{folder}/{rank}.pth')
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow  # tests/test_training_setups.py does the same with mmpretrain's parts
-def test_ddp_needs_no_search_for_unused_parameters(tmp_path, free_port):
-    torch.multiprocessing.spawn(_ddp_worker, (free_port, str(tmp_path)), nprocs=2)
-    one, other = (torch.load(tmp_path / f'{rank}.pth') for rank in range(2))
-    assert torch.equal(one['weights'], other['weights'])
-    assert any(a != b for a, b in zip(one['mixed'], other['mixed'])) and any(one['mixed'])
-    assert one['logits'].shape == (1, 5)
 
 
 # What it refuses.

@@ -66,7 +66,8 @@ class ResumableLoop:
             for number, augment in enumerate(history_state(self.runner.model)):
                 tensors.update({f'history.{number}.{key}': tensor for key, tensor in augment.items()})
         if accumulating(self.runner.optim_wrapper):
-            gradients = ((name, parameter.grad) for name, parameter in parameters(self.runner.model))
+            named = unwrapped(self.runner.model).named_parameters()
+            gradients = ((name, parameter.grad) for name, parameter in named)
             tensors.update({f'gradient.{name}': grad for name, grad in gradients if grad is not None})
         if get_rank() > 0:  # each process has its own statistics of batch norm, and those of process 0 are the model's
             tensors.update({f'buffer.{name}': buffer for name, buffer in buffers(self.runner)})
@@ -131,10 +132,6 @@ class ResumableLoop:
         """Whether the checkpoint that is resumed from holds what was accumulated of a gradient."""
         return any(name.startswith('gradient.') for name in self._tensors)
 
-    def _stock_place(self, checkpoint: dict) -> tuple:
-        """Where to resume from a checkpoint without a place in the data."""
-        raise NotImplementedError
-
     def _where(self) -> str:
         return f'in epoch {self._place[0] + 1} at batch {self._place[1] + 1}'
 
@@ -169,7 +166,7 @@ class ResumableLoop:
                 histories[int(number)][key] = tensor
         if any(histories):
             load_history_state(self.runner.model, histories)
-        for name, parameter in parameters(self.runner.model):
+        for name, parameter in unwrapped(self.runner.model).named_parameters():
             gradient = self._tensors.get(f'gradient.{name}')
             if gradient is not None:
                 parameter.grad = gradient.to(parameter)
@@ -378,11 +375,6 @@ def order_buckets(runner, data_batch) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- tensors
-def parameters(model: torch.nn.Module):
-    """Names and parameters of a model, without those names that a wrapper such as DDP gives."""
-    return unwrapped(model).named_parameters()
-
-
 def modules(runner) -> Iterator[Tuple[int, torch.nn.Module]]:
     """The model and its moving averages, which hooks keep."""
     averages = [getattr(hook, 'ema_model', None) for hook in runner.hooks]

@@ -12,7 +12,7 @@ import os
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any, Iterable, List, Optional, Union
+from typing import Any, Iterable, List, Optional
 
 import torch
 from mmengine.config import Config
@@ -42,7 +42,6 @@ from .signals import IgnoreSignals, blocked
 
 # A checkpoint is written when the last one is that old, in runs that write any.
 EVERY_MINUTES = 10
-MOST_LINES = 20  # of settings in one warning
 EXACT_LOOPS = dict(EpochBasedTrainLoop=ResumableEpochLoop, IterBasedTrainLoop=ResumableIterLoop)
 # Seconds a process waits for the others, e.g. while process 0 evaluates. torch's default for NCCL is 10 minutes, less
 # than an evaluation of COCO may take. env_cfg.dist_cfg.timeout replaces it.
@@ -99,8 +98,6 @@ class Runner(MMEngineRunner):
         described = [describe_data(loops, self.cfg) if is_main_process() else None]
         broadcast_object_list(described)
         self.data = described[0]
-        if not any(isinstance(hook, BindAugmentsHook) for hook in self.hooks):
-            self.register_hook(BindAugmentsHook())
         return super().train()
 
     def set_randomness(self, *args, **kwargs) -> None:
@@ -142,8 +139,9 @@ class Runner(MMEngineRunner):
 
     def register_hooks(self, default_hooks: Optional[dict] = None, custom_hooks: Optional[list] = None) -> None:
         super().register_hooks(default_hooks, custom_hooks)
-        if not any(isinstance(hook, NonFiniteLossHook) for hook in self.hooks):
-            self.register_hook(NonFiniteLossHook())
+        for kind in (NonFiniteLossHook, BindAugmentsHook):
+            if not any(isinstance(hook, kind) for hook in self.hooks):
+                self.register_hook(kind())
 
     @staticmethod
     def build_dataloader(dataloader, *args, **kwargs) -> DataLoader:
@@ -173,8 +171,9 @@ class Runner(MMEngineRunner):
         return evaluator
 
     def build_train_loop(self, loop):
-        kind = exact_loop(loop)
-        if kind is not None:
+        if isinstance(loop, dict) and ('type' in loop) != ('by_epoch' in loop):  # mmengine refuses both and neither
+            stock = 'EpochBasedTrainLoop' if loop.get('by_epoch') else 'IterBasedTrainLoop'
+            kind = EXACT_LOOPS.get(type_name(loop) or stock, loop.get('type'))
             loop = dict({key: value for key, value in loop.items() if key != 'by_epoch'}, type=kind)
         return super().build_train_loop(loop)
 
@@ -187,8 +186,14 @@ class Runner(MMEngineRunner):
                 f'of {", ".join(planned)}): the learning rate does not follow --auto-scale-lr or a new length, number '
                 'of processes or batch size. Another schedule needs a new run: --cfg-options load_from=CHECKPOINT'
             )
-        if isinstance(self.train_loop, EpochBasedTrainLoop) and not isinstance(self.train_loop, ResumableLoop):
-            check_epoch_is_complete(filename, self.epoch, self.iter, self.message_hub.runtime_info)
+        other = isinstance(self.train_loop, EpochBasedTrainLoop) and not isinstance(self.train_loop, ResumableLoop)
+        if other and self.iter > 0 and self.message_hub.runtime_info.get('epoch') == self.epoch:  # the one that began
+            raise UserFileError(
+                f'checkpoint {filename} was written in the middle of epoch {self.epoch + 1}, at iteration {self.iter}: '
+                f'{type(self.train_loop).__name__} would begin the epoch again while the learning rate goes on. Resume '
+                'from one at the end of an epoch (default_hooks.checkpoint.by_epoch=True writes these). To start a new '
+                f'run from its weights: --cfg-options load_from={filename}'
+            )
 
     def _maybe_compile(self, target: str) -> None:
         if compile_losses(self.model, self.cfg.get('compile')):
@@ -228,10 +233,9 @@ class Runner(MMEngineRunner):
     def _warn_of_other_settings(self, filename: str, meta: dict) -> None:
         lines = settings.resume_differences(meta, self.cfg, self.world_size)
         if lines:
-            more = [f'and {len(lines) - MOST_LINES} more'] if len(lines) > MOST_LINES else []
             self.logger.warning(
                 f'{filename} was trained with other settings (its -> of this run):\n'
-                + '\n'.join(f'  {line}' for line in [*lines[:MOST_LINES], *more])
+                + '\n'.join(f'  {line}' for line in lines)
                 + '\nTraining goes on, but it is no longer the run that was started.'
             )
 
@@ -285,38 +289,6 @@ class TestRunner(Runner):
     @master_only
     def dump_config(self) -> None:
         self.cfg.dump(Path(self.log_dir) / Path(self.cfg.filename or 'config.py').name)
-
-
-def exact_loop(train_cfg) -> Optional[type]:
-    """The loop of :mod:`mmrm.engine.loops` that takes the place of the one in a config; None for any other loop."""
-    if not isinstance(train_cfg, dict) or ('type' in train_cfg) == ('by_epoch' in train_cfg):
-        return None
-    if 'type' in train_cfg:
-        return EXACT_LOOPS.get(type_name(train_cfg))
-    return ResumableEpochLoop if train_cfg['by_epoch'] else ResumableIterLoop
-
-
-def check_epoch_is_complete(path: Union[str, Path], epoch: int, iteration: int, info: dict) -> None:
-    """Raise if a checkpoint of a loop of epochs was written before its epoch was done.
-
-    mmengine would begin that epoch again while iterations and learning rate run on.
-
-    Args:
-        path (str | Path): The checkpoint, for the message.
-        epoch (int): ``meta.epoch``, the epochs that are done.
-        iteration (int): ``meta.iter``, the iterations that are done.
-        info (dict): ``message_hub.runtime_info``; its ``epoch`` is the number, from 0, of the last epoch that began.
-
-    Raises:
-        UserFileError: If that epoch is not among those that are done.
-    """
-    if iteration > 0 and info.get('epoch') == epoch:
-        raise UserFileError(
-            f'checkpoint {path} was written in the middle of epoch {epoch + 1}, at iteration {iteration}: training '
-            'cannot go on from it, the epoch would begin again while iterations and learning rate run on. Resume from '
-            'one at the end of an epoch (default_hooks.checkpoint.by_epoch=True writes these). To start a new run from '
-            f'its weights: --cfg-options load_from={path}'
-        )
 
 
 def start_gloo(launcher: str, timeout: float) -> None:

@@ -21,8 +21,6 @@ from exact_run import (
 )
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.registry import LOOPS
-from mmengine.runner import EpochBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 from tiny_run import write_run
 
@@ -217,13 +215,6 @@ def test_the_loops_are_not_in_the_config(tmp_path):
     dumped = Config.fromfile(tmp_path / 'run' / config.name)
     assert dumped.train_cfg == dict(type='IterBasedTrainLoop', max_iters=1)
     assert dumped.default_hooks.checkpoint.type == 'CheckpointHook'
-
-
-def test_a_loop_that_is_none_of_mmengines_stays(tmp_path):
-    LOOPS.register_module(name='OwnLoop', module=type('OwnLoop', (EpochBasedTrainLoop,), {}), force=True)
-    built = runner(tmp_path, loop=dict(type='OwnLoop', max_epochs=1), checkpoint=dict(every_minutes=1))
-    built.train()
-    assert type(built.train_loop).__name__ == 'OwnLoop' and saved(tmp_path) == ['iter_3.pth', 'iter_4.pth']
 
 
 def test_processes_that_find_different_checkpoints_do_not_go_on_apart(tmp_path, monkeypatch):

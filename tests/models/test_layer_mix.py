@@ -158,15 +158,6 @@ def test_a_batch_of_one_is_its_own_partner(name):
     assert torch.isfinite(model(**data, mode='loss')['loss'])
 
 
-def test_a_batch_that_is_not_mixed_forgets_the_draws_of_the_one_before():
-    model = linear([dict(type='MoEx', layer='maxpool')], probs=[1.0])
-    model.data_preprocessor(batch(), training=True)
-    assert bound_augments(model)[0]._drawn is not None
-    model.data_preprocessor.batch_augments.probs = [0.0, 1.0]
-    model.data_preprocessor(batch(), training=True)
-    assert bound_augments(model)[0]._drawn is None
-
-
 def test_a_batch_in_pieces_is_an_error():
     model = linear(METHODS['ManifoldMixup'])
     data = model.data_preprocessor(batch(4), training=True)

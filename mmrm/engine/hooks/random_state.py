@@ -9,10 +9,9 @@ import torch
 from mmengine.dist import all_gather_object, get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.registry import FUNCTIONS, HOOKS
-from mmengine.runner import EpochBasedTrainLoop
 
 from ...utils.random_state import get_random_state, set_random_state
-from ..loops import RANDOM_KEY, SEED_KEY
+from ..loops import RANDOM_KEY, SEED_KEY, ResumableLoop
 
 
 @HOOKS.register_module()
@@ -25,19 +24,16 @@ class RandomStateHook(Hook):
     as in a run that resumes, so that validation in between changes nothing. With workers the train data loader also
     needs ``worker_init_fn=dict(type='rm_worker_init')`` and ``persistent_workers=False``.
 
-    Iteration-based loops are left alone: mmengine does not return to the same place in the data there.
+    In iteration-based loops it does nothing before the end: mmengine does not return to the same place in the data.
     """
 
     # Before the checkpoint is written, and before any other hook draws a number.
     priority = 'VERY_HIGH'
 
-    def __init__(self):
-        self._states: Optional[List[dict]] = None
+    _states: Optional[List[dict]] = None
 
     def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
-        if not runner._resume:  # load_from starts a new run from old weights
-            return
-        if hasattr(runner.train_loop, 'load_resume_state'):  # it takes what it needs by itself
+        if not runner._resume or isinstance(runner.train_loop, ResumableLoop):  # a new run; it takes what it needs
             return
         states = checkpoint.get(RANDOM_KEY)
         if states is not None and len(states) != get_world_size():
@@ -49,31 +45,21 @@ class RandomStateHook(Hook):
             states = None
         self._states = states
         # Without a seed in the config the sampler of this run was built with another one.
-        sampler = self._sampler(runner)
-        if SEED_KEY in checkpoint and hasattr(sampler, 'seed'):
-            sampler.seed = checkpoint[SEED_KEY]
+        if SEED_KEY in checkpoint and hasattr(runner.train_dataloader.sampler, 'seed'):
+            runner.train_dataloader.sampler.seed = checkpoint[SEED_KEY]
 
     def before_train_epoch(self, runner) -> None:
-        if self._states is not None and self._by_epoch(runner):
+        if self._states is not None:
             set_random_state(self._states[get_rank()])
 
     def after_train_epoch(self, runner) -> None:
-        if self._by_epoch(runner):
-            self._states = all_gather_object(get_random_state())
+        self._states = all_gather_object(get_random_state())
 
     def before_save_checkpoint(self, runner, checkpoint: dict) -> None:
         if self._states is not None:
             checkpoint[RANDOM_KEY] = self._states
-            if hasattr(self._sampler(runner), 'seed'):
-                checkpoint[SEED_KEY] = self._sampler(runner).seed
-
-    @staticmethod
-    def _by_epoch(runner) -> bool:
-        return isinstance(runner.train_loop, EpochBasedTrainLoop)
-
-    @staticmethod
-    def _sampler(runner):
-        return getattr(runner.train_dataloader, 'sampler', None)
+            if hasattr(runner.train_dataloader.sampler, 'seed'):
+                checkpoint[SEED_KEY] = runner.train_dataloader.sampler.seed
 
 
 @FUNCTIONS.register_module()
