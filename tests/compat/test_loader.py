@@ -155,16 +155,18 @@ def test_the_harmful_checkpoints_are_harmful(kind, tmp_path):
     assert marker.exists()
 
 
+@pytest.mark.parametrize('protocol', [2, 4])
 @pytest.mark.parametrize('old_format', [False, True])
 @pytest.mark.parametrize('variable', [None, 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'])
-def test_neither_format_nor_environment_opens_a_way(variable, old_format, tmp_path, monkeypatch):
+def test_neither_format_nor_environment_opens_a_way(variable, old_format, protocol, tmp_path, monkeypatch):
     marker, path = tmp_path / 'marker', tmp_path / 'harmful.pth'
-    torch.save(harmful('system', marker), path, _use_new_zipfile_serialization=not old_format)
+    options = dict(_use_new_zipfile_serialization=not old_format, pickle_protocol=protocol)
+    torch.save(harmful('system', marker), path, **options)
     if variable:
         monkeypatch.setenv(variable, '1')
     before = dict(os.environ)
     for loader in ('read_checkpoint', 'load_checkpoint'):
-        with pytest.raises(UserError, match=r'posix.system|nt.system'):
+        with pytest.raises(UserError, match=r'(posix|nt).system|cannot be checked'):
             LOADERS[loader](path, tmp_path)
     assert not marker.exists()
     assert dict(os.environ) == before
