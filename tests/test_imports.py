@@ -49,8 +49,9 @@ print(*{name.partition('.')[0] for name in sys.modules})
 
 # Each case in a child of one process that has loaded what all of them load: torch, mmengine and mmcv, nothing of mmrm.
 FORKED = """
-import importlib, importlib.machinery, os, pkgutil, sys, traceback, types
-import mmcv, mmengine.fileio.handlers.yaml_handler, mmengine.infer, mmengine.registry, numpy, torch, yaml
+import importlib, importlib.machinery, os, pkgutil, runpy, sys, traceback, types
+import matplotlib.pyplot, pycocotools.mask, scipy.optimize, torchvision
+import mmcv, mmengine.fileio.handlers.yaml_handler, mmengine.infer, mmengine.runner, numpy, torch, yaml
 from mmengine.config import Config
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.runner.checkpoint import CheckpointLoader
@@ -67,10 +68,15 @@ def run_in_child(case, *arguments):
         sys.stdout.flush()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0, case.__name__
+
+def train_and_resume(tool, folder, arguments):
+    os.chdir(folder)
+    for epochs in (1, 2):
+        sys.argv[:] = [tool, *arguments, f'train_cfg.max_epochs={epochs}', *(['--resume'] if epochs == 2 else [])]
+        runpy.run_path(tool, run_name='__main__')
+        assert os.path.isfile(f'run/epoch_{epochs}.pth')
 """
-CASES = (
-    FORKED
-    + """
+CASES = """
 def state():
     names = [name for name in sys.modules if name.partition('.')[0] in ('torch', 'mmengine', 'mmcv', 'yaml', 'pkgutil')]
     owners = [*map(sys.modules.get, names), Config, mmengine.infer.BaseInferencer, CheckpointLoader]
@@ -132,57 +138,31 @@ def on_another_machine():
 for case in (the_method_leaves_openmmlab_as_it_is, mmrm_models_repairs_then_registers, without_mmdet_and_mmseg,
              on_another_machine):
     run_in_child(case)
-"""
-)
-
-
-def test_imports_repair_and_register_whatever_the_machine_and_the_first_import(tmp_path):
-    """The other machine: setuptools 82, compiled operators, and what mmpretrain takes for transformers 5."""
-    files = {'transformers/__init__.py': '', 'transformers/modeling_utils.py': 'class PreTrainedModel: ...'}
-    files['transformers-5.0.0.dist-info/METADATA'] = 'Metadata-Version: 2.1\nName: transformers\nVersion: 5.0.0\n'
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    run(CASES.format(names=REGISTERED, transformers=str(tmp_path)))
-
-
-@pytest.mark.slow
-def test_the_imports_cost_little():
-    spec = importlib.util.spec_from_file_location('import_time', shipped() / 'benchmarks' / 'import_time.py')
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    fastest = dict(zip(benchmark.STEPS, map(min, zip(*benchmark.measure(2)))))  # a busy machine only adds
-    assert all(fastest[name] < limit for name, limit in benchmark.LIMITS.items()), fastest
-
-
-# ------------------------------------------------------------------------------------------ the toolboxes' own train.py
-TRAIN = """
-import os, runpy, sys
-os.chdir({folder!r})
-for epochs in (1, 2):
-    sys.argv[:] = [{tool!r}, *{arguments!r}, f'train_cfg.max_epochs={{epochs}}', *(['--resume'] if epochs == 2 else [])]
-    runpy.run_path({tool!r}, run_name='__main__')
-    assert os.path.isfile(f'run/epoch_{{epochs}}.pth')
+run_in_child(train_and_resume, *{train!r})
 """
 
 
-def train_and_resume(toolbox: str, config: Path, folder: Path, *options: str) -> None:
-    """An epoch by the train.py that comes with a toolbox, and another one resumed."""
+def own_train_py(toolbox: str, config: Path, folder: Path, *options: str) -> tuple:
+    """The arguments of ``train_and_resume``: the train.py that comes with a toolbox, for an epoch and another one."""
     tool = Path(importlib.util.find_spec(toolbox).origin).parent / '.mim' / 'tools' / 'train.py'
     if not tool.is_file():
         pytest.skip(f'{toolbox} is installed without its tools')
     arguments = [str(config), '--work-dir', 'run', '--cfg-options', 'train_cfg.val_interval=9', *options]
     arguments += ['train_dataloader.num_workers=0', 'train_dataloader.persistent_workers=False']
-    told = run(
-        TRAIN.format(tool=str(tool), arguments=arguments, folder=str(folder)),
-        OMP_NUM_THREADS='1',
-        CUDA_VISIBLE_DEVICES='',
-        MMRM_DATA=str(folder),
-    )
-    assert 'resumed epoch: 1' in told
+    return str(tool), str(folder), arguments
 
 
-def test_mmpretrains_train_py_builds_steps_and_resumes(tmp_path):
+ENVIRONMENT = dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
+
+
+def test_imports_repair_and_register_and_mmpretrains_train_py_trains(tmp_path):
+    """The other machine: setuptools 82, compiled operators, and what mmpretrain takes for transformers 5."""
+    files = {'transformers/__init__.py': '', 'transformers/modeling_utils.py': 'class PreTrainedModel: ...'}
+    files['transformers-5.0.0.dist-info/METADATA'] = 'Metadata-Version: 2.1\nName: transformers\nVersion: 5.0.0\n'
+    for name, text in files.items():
+        path = tmp_path / 'site' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     write_run(tmp_path, images=8)
     config = tmp_path / 'own.py'
     config.write_text(
@@ -192,7 +172,9 @@ def test_mmpretrains_train_py_builds_steps_and_resumes(tmp_path):
         'train_dataloader = dict(batch_size=4, dataset=dataset)\nval_dataloader = dict(dataset=dataset)\n'
         'model = dict(data_preprocessor=dict(num_classes=2), head=dict(num_classes=2))\nval_evaluator = dict(topk=1)\n'
     )
-    train_and_resume('mmpretrain', config, tmp_path)
+    train = own_train_py('mmpretrain', config, tmp_path)
+    program = FORKED + CASES.format(names=REGISTERED, transformers=str(tmp_path / 'site'), train=train)
+    assert 'resumed epoch: 1' in run(program, **ENVIRONMENT)
 
 
 @pytest.mark.slow
@@ -202,4 +184,15 @@ def test_mmdets_train_py_builds_steps_and_resumes(tmp_path):
     make_world(tmp_path, classification=(0, 0))
     config = shipped() / 'configs/rm/atss_r50_fpn_1x_coco.py'
     small = 'train_dataloader.dataset.pipeline.2.scale=(64,64)'
-    train_and_resume('mmdet', config, tmp_path, 'model.init_cfg=None', small)
+    train = own_train_py('mmdet', config, tmp_path, 'model.init_cfg=None', small)
+    program = f'{FORKED}train_and_resume(*{train!r})'
+    assert 'resumed epoch: 1' in run(program, MMRM_DATA=str(tmp_path), **ENVIRONMENT)
+
+
+@pytest.mark.slow
+def test_the_imports_cost_little():
+    spec = importlib.util.spec_from_file_location('import_time', shipped() / 'benchmarks' / 'import_time.py')
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    fastest = dict(zip(benchmark.STEPS, map(min, zip(*benchmark.measure(2)))))  # a busy machine only adds
+    assert all(fastest[name] < limit for name, limit in benchmark.LIMITS.items()), fastest

@@ -1,8 +1,8 @@
 """Loops of other libraries: a run that is killed in mid-epoch and resumed is the run that was never stopped."""
 
 import contextlib
-import importlib.util
-from pathlib import Path
+import functools
+import runpy
 
 import numpy as np
 import pytest
@@ -42,31 +42,38 @@ def stateful_loader(seed=0):
     return torchdata.StatefulDataLoader(images_and_labels(seed), 4, shuffle=True)
 
 
-def plain_loop(folder, kill=None, resume=False, rank=0, wrap=lambda model: model):
-    model, loader = build(rank), stateful_loader(rank)
-    parallel = wrap(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    parts = dict(model=model, rm=model.rm, optimizer=optimizer, loader=loader)
-    losses, first, step = [], 0, 0
-    if resume:
-        state = torch.load(folder / f'last_{rank}.pth')
-        first, step = state.pop('epoch'), state.pop('step')
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
-    for epoch in range(first, EPOCHS):
+def train(model, loader, optimizer, save, kill, step=0, call=None, backward=torch.Tensor.backward):
+    """The steps after ``step``; after step ``kill`` the state is saved and the run ends."""
+    losses = []
+    for epoch in range(step // STEPS, EPOCHS):
+        if hasattr(loader, 'set_epoch'):
+            loader.set_epoch(epoch)
         for images, labels in loader:
-            loss = parallel(images, labels)
+            loss = (call or model)(images, labels)
             optimizer.zero_grad()
-            loss.backward()
+            backward(loss)
             optimizer.step()
             losses.append((float(loss), float(model.losses['lam'])))
             step += 1
             if step == kill:
-                state = {name: part.state_dict() for name, part in parts.items()}
-                torch.save(dict(state, epoch=epoch, step=step), folder / f'last_{rank}.pth')
+                save()
                 return losses, model
         model.reset_history()
     return losses, model
+
+
+def plain_loop(folder, kill=None, resume=False, rank=0, wrap=lambda model: model):
+    model, loader, file = build(rank), stateful_loader(rank), folder / f'last_{rank}.pth'
+    parallel = wrap(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    parts = dict(model=model, rm=model.rm, optimizer=optimizer, loader=loader)
+    for name, state in torch.load(file).items() if resume else ():
+        parts[name].load_state_dict(state)
+
+    def save():
+        torch.save({name: part.state_dict() for name, part in parts.items()}, file)
+
+    return train(model, loader, optimizer, save, kill, KILLED_AFTER if resume else 0, parallel)
 
 
 def accelerate_loop(folder, kill=None, resume=False):
@@ -81,28 +88,16 @@ def accelerate_loop(folder, kill=None, resume=False):
     accelerator.register_for_checkpointing(model.rm)
     if resume:
         accelerator.load_state(folder)
-    losses, step = [], KILLED_AFTER if resume else 0
-    for epoch in range(step // STEPS, EPOCHS):
-        loader.set_epoch(epoch)
-        for images, labels in loader:
-            loss = model(images, labels)
-            optimizer.zero_grad()
-            accelerator.backward(loss)
-            optimizer.step()
-            losses.append((float(loss), float(model.losses['lam'])))
-            step += 1
-            if step == kill:
-                accelerator.save_state(folder, safe_serialization=False)
-                return losses, model
-        model.reset_history()
-    return losses, model
+    save = functools.partial(accelerator.save_state, folder, safe_serialization=False)
+    return train(model, loader, optimizer, save, kill, KILLED_AFTER if resume else 0, backward=accelerator.backward)
 
 
 def lightning_loop(folder, kill=None, resume=False):
     lightning = pytest.importorskip('lightning')
     losses = []
+    example = runpy.run_path(shipped() / 'examples' / 'lightning_module.py')
 
-    class Module(example('lightning_module').RecursiveMixClassifier):
+    class Module(example['RecursiveMixClassifier']):
         def __init__(self):
             lightning.LightningModule.__init__(self)
             self.model = build()
@@ -127,13 +122,6 @@ def lightning_loop(folder, kill=None, resume=False):
     with contextlib.suppress(Killed):
         trainer.fit(module, stateful_loader(), ckpt_path=folder / 'last.ckpt' if resume else None)
     return losses, module.model
-
-
-def example(name):
-    spec = importlib.util.spec_from_file_location(name, Path(shipped()) / 'examples' / f'{name}.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize('loop', [plain_loop, accelerate_loop, lightning_loop])

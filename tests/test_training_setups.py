@@ -7,7 +7,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from helpers import batch, classifier, step
 from mmengine.model import ExponentialMovingAverage, MMDistributedDataParallel
@@ -168,30 +167,14 @@ def test_gradient_checkpointing():
     assert all(torch.allclose(a, b.grad, atol=1e-4) for a, b in zip(grads, checkpointed.parameters()))
 
 
-def _ddp_worker(rank, port, folder):
-    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
-    torch.manual_seed(0)
+def test_ddp_needs_no_search_for_unused_parameters(one_process):
+    """torch raises in the step after one that left a parameter without a gradient: here, mixed or not, none does."""
     model = classifier(alpha=1.0, probs=0.5)
     ddp = MMDistributedDataParallel(model, device_ids=None, broadcast_buffers=False, find_unused_parameters=False)
     wrapper = OptimWrapper(torch.optim.SGD(ddp.parameters(), lr=0.05))
-    np.random.seed(rank)  # the ranks choose differently in most iterations: one mixes, the other does not
-    generator = torch.Generator().manual_seed(rank)
-    lambdas = []
-    for _ in range(6):
-        log = ddp.train_step(batch(generator=generator), wrapper)
-        lambdas.append(float(log['rm_lambda']))
-    history = model.data_preprocessor.batch_augments.augments[0]._history.images
-    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    torch.save(dict(lambdas=lambdas, history=history, weights=weights), f'{folder}/{rank}.pth')
-    dist.destroy_process_group()
-
-
-def test_ddp_needs_no_search_for_unused_parameters(tmp_path, free_port):
-    torch.multiprocessing.spawn(_ddp_worker, (free_port, str(tmp_path)), nprocs=2)
-    one, other = (torch.load(tmp_path / f'{rank}.pth') for rank in range(2))
-    assert torch.equal(one['weights'], other['weights'])
-    assert not torch.equal(one['history'], other['history'])
-    assert any((a == 0) != (b == 0) for a, b in zip(one['lambdas'], other['lambdas']))
+    before = model.head.fc_roi.weight.detach().clone()
+    mixed = [float(ddp.train_step(batch(), wrapper)['rm_lambda']) > 0 for _ in range(8)]
+    assert {False, True} <= set(mixed[1:]) and not torch.equal(model.head.fc_roi.weight, before)
 
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=64)

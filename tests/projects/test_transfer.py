@@ -14,6 +14,7 @@ from mmengine.registry import DATASETS, MODELS
 from mmrm.cli import jobs
 from mmrm.utils.errors import UserFileError, UserValueError
 from mmrm.utils.paths import find_config
+from mmrm.weights.export import export_backbone
 from projects.cifar10 import run as cifar10
 from projects.transfer import camvid, scenes
 from projects.transfer import protocol as transfer
@@ -148,14 +149,9 @@ def trial(tmp_path, method='rm', seed=0):
 
 
 def write_backbone(tmp_path, method='rm', seed=0):
-    """A backbone as if it were pretrained."""
-    cfg = Config.fromfile(find_config('configs/baseline/resnet18-w16_1xb64_cifar10-250.py'))
-    model = MODELS.build(dict(cfg.model, _scope_='mmpretrain'))
+    """A backbone as if it were pretrained: the shipped one."""
     (tmp_path / 'backbones').mkdir(exist_ok=True)
-    state = {
-        name.partition('.')[2]: value for name, value in model.state_dict().items() if name.startswith('backbone.')
-    }
-    torch.save(dict(state_dict=state, meta={}), transfer.backbone_file(trial(tmp_path, method, seed)))
+    export_backbone(transfer.shipped_weights(method), transfer.backbone_file(trial(tmp_path, method, seed)))
 
 
 def result(**other):
