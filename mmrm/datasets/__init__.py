@@ -1,6 +1,6 @@
 """Data sets: CIFAR, ImageNet and folders of images, with their files checked."""
 
-# ruff: noqa: E402
+# ruff: noqa: E402, F401
 from .. import compat
 
 compat.apply()  # before mmpretrain is imported
@@ -18,18 +18,3 @@ from .transforms import (
     RMPackInputs,
     RMRandomResizedCrop,
 )
-
-__all__ = [
-    'RMCIFAR10',
-    'RMCIFAR100',
-    'RMColorJitter',
-    'RMColors',
-    'RMCropFlip',
-    'RMCutout',
-    'RMImageFolder',
-    'RMImageNet',
-    'RMLighting',
-    'RMLoadResizedCrop',
-    'RMPackInputs',
-    'RMRandomResizedCrop',
-]

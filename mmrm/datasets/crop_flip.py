@@ -1,7 +1,5 @@
 """CIFAR's augmentation, a random crop of the padded image and a random flip, for one image or a whole batch."""
 
-from typing import Tuple
-
 import numpy as np
 from mmcv.transforms import BaseTransform
 from mmpretrain.registry import TRANSFORMS
@@ -66,7 +64,7 @@ class RMCropFlip(BaseTransform):
 
     def transform(self, results: dict) -> dict:
         """Crop and flip ``results['img']``, shape ``(H, W, C)``."""
-        seed: Tuple[int, ...] = current_seed()
+        seed = current_seed()
         uniforms = np.random.rand(1, 3) if seed is None else sample_uniforms(np.array([seed]), 3)
         draws = self.draws(uniforms, *results['img'].shape[:2])
         image = crop_flip(results['img'].transpose(2, 0, 1)[None], draws, self.crop_size, self.padding)[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 from mmpretrain.datasets import ImageNet
 from mmpretrain.registry import DATASETS
 
-from ..utils.errors import UserFileError
+from ..utils.errors import UserFileError, abbreviate
 from .images import CheckedImages
 
 
@@ -46,5 +46,5 @@ class RMImageNet(CheckedImages, ImageNet):
         if len(classes) != wanted or not classes:
             raise UserFileError(f'the data folder {folder} has {len(classes)} class folders, not {wanted}.{self.hint}')
         if empty:
-            names = ', '.join(empty[:5]) + (' ...' if len(empty) > 5 else '')
+            names = abbreviate(empty)
             raise UserFileError(f'the data folder {folder} has {len(empty)} empty class folders: {names}.{self.hint}')

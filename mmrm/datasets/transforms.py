@@ -6,7 +6,7 @@ batch, are only drawn here; :class:`mmrm.models.data_preprocessor.RMDataPreproce
 
 from typing import List, Optional, Tuple
 
-import cv2
+import mmcv
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,8 @@ from mmcv.transforms.utils import cache_randomness
 from mmengine import fileio
 from mmpretrain.datasets import PackInputs, RandomResizedCrop
 from mmpretrain.registry import TRANSFORMS
+from PIL import Image
+from torchvision.transforms import ColorJitter
 
 from ..utils.errors import UserValueError, check_numbers
 from . import colors
@@ -24,7 +26,6 @@ from .jpeg import crop_decoder
 # Principal components of ImageNet's RGB pixels (AlexNet's colour augmentation), for values from 0 to 1.
 EIGENVALUES = np.array([0.2175, 0.0188, 0.0045])
 EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
-LEVELS = np.arange(256, dtype=np.float32)
 
 
 def resize(image: np.ndarray, size: Tuple[int, int], interpolation: str = 'bilinear') -> np.ndarray:
@@ -44,26 +45,6 @@ def resize(image: np.ndarray, size: Tuple[int, int], interpolation: str = 'bilin
     return resized[0].contiguous().permute(1, 2, 0).numpy()
 
 
-def brightness(image: np.ndarray, factor: float) -> np.ndarray:
-    """Blend with black: 0 gives black, 1 the image."""
-    return _map_levels(image, LEVELS * factor)
-
-
-def contrast(image: np.ndarray, factor: float) -> np.ndarray:
-    """Blend with the mean grey of the image: 0 gives that grey, 1 the image."""
-    mean = round(cv2.mean(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY))[0])
-    return _map_levels(image, LEVELS * factor + mean * (1 - factor))
-
-
-def saturation(image: np.ndarray, factor: float) -> np.ndarray:
-    """Blend with the grey image: 0 gives that, 1 the image."""
-    grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR)
-    return cv2.addWeighted(image, factor, grey, 1 - factor, 0)
-
-
-JITTERS = dict(brightness=brightness, contrast=contrast, saturation=saturation)
-
-
 def lighting_shift(alpha: np.ndarray) -> np.ndarray:
     """What PCA lighting adds to red, green and blue, for pixels from 0 to 255.
 
@@ -71,12 +52,6 @@ def lighting_shift(alpha: np.ndarray) -> np.ndarray:
         alpha (ndarray): Weight of each of the three components.
     """
     return 255 * EIGENVECTORS @ (alpha * EIGENVALUES)
-
-
-def _map_levels(image: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Replace every level by ``levels`` (256 values, or one column a channel), rounded and saturated."""
-    table = np.clip(np.rint(levels), 0, 255).astype(np.uint8)
-    return cv2.LUT(image, table if table.ndim == 1 else table[None])
 
 
 @TRANSFORMS.register_module()
@@ -142,26 +117,8 @@ class RMLoadResizedCrop(RMRandomResizedCrop):
         return self._finish(results, crop)
 
 
-class _Jitter(BaseTransform):
-    """Random factors of brightness, contrast and saturation, in random order."""
-
-    def __init__(self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0):
-        self.settings = self.ranges = dict(brightness=brightness, contrast=contrast, saturation=saturation)
-        check_numbers(type(self).__name__, 0, **self.ranges)
-
-    @cache_randomness
-    def _sample(self) -> List[Tuple[str, float]]:
-        """Names and factors, those of a range of 0 left out."""
-        ranges = list(self.ranges.items())
-        order = [ranges[index] for index in np.random.permutation(3)]
-        return [(name, np.random.uniform(max(0, 1 - spread), 1 + spread)) for name, spread in order if spread]
-
-    def __repr__(self) -> str:
-        return f'{type(self).__name__}({", ".join(f"{name}={value}" for name, value in self.settings.items())})'
-
-
 @TRANSFORMS.register_module()
-class RMColors(_Jitter):
+class RMColors(BaseTransform):
     """Draws the authors' colour jitter and PCA lighting, which ``RMDataPreprocessor`` applies to the batch.
 
     They work on floats and clip nothing, see :mod:`mmrm.datasets.colors`. The image is left as it is, its colour
@@ -173,10 +130,16 @@ class RMColors(_Jitter):
     """
 
     def __init__(self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, lighting: float = 0.0):
-        super().__init__(brightness, contrast, saturation)
-        check_numbers('RMColors', 0, lighting=lighting)
+        self.ranges = dict(brightness=brightness, contrast=contrast, saturation=saturation)
         self.lighting = lighting
-        self.settings = dict(self.ranges, lighting=lighting)
+        check_numbers('RMColors', 0, **self.ranges, lighting=lighting)
+
+    @cache_randomness
+    def _sample(self) -> List[Tuple[str, float]]:
+        """Names and factors in random order, those of a range of 0 left out."""
+        ranges = list(self.ranges.items())
+        order = [ranges[index] for index in np.random.permutation(3)]
+        return [(name, np.random.uniform(max(0, 1 - spread), 1 + spread)) for name, spread in order if spread]
 
     @cache_randomness
     def _sample_lighting(self) -> np.ndarray:
@@ -190,6 +153,10 @@ class RMColors(_Jitter):
         change = colors.lighting(change, lighting_shift(self._sample_lighting()) / 255)
         results[colors.COLORS_FIELD] = change.astype(np.float32)
         return results
+
+    def __repr__(self) -> str:
+        settings = dict(self.ranges, lighting=self.lighting)
+        return f'{type(self).__name__}({", ".join(f"{name}={value}" for name, value in settings.items())})'
 
 
 @TRANSFORMS.register_module()
@@ -241,8 +208,8 @@ class RMPackInputs(PackInputs):
 
 
 @TRANSFORMS.register_module()
-class RMColorJitter(_Jitter):
-    """Change brightness, contrast and saturation by random factors, in random order, as torchvision does.
+class RMColorJitter(BaseTransform):
+    """torchvision's ``ColorJitter`` for the BGR images of mmcv: random factors, in random order.
 
     mmpretrain's ``ColorJitter`` hands BGR images to Pillow, which takes blue for red when it computes greys. Values
     saturate at 0 and 255; the authors' do not: the paper's recipes use :class:`RMColors`. This one works with any data
@@ -252,13 +219,18 @@ class RMColorJitter(_Jitter):
         brightness, contrast, saturation (float): A factor is drawn from ``[max(0, 1 - x), 1 + x]``. Default to 0.
     """
 
+    def __init__(self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0):
+        check_numbers('RMColorJitter', 0, brightness=brightness, contrast=contrast, saturation=saturation)
+        self.jitter = ColorJitter(brightness, contrast, saturation)
+
     def transform(self, results: dict) -> dict:
         """Change ``results['img']``."""
-        image = np.ascontiguousarray(results['img'])  # flips leave views with negative strides
-        for name, factor in self._sample():
-            image = JITTERS[name](image, factor)
-        results['img'] = image
+        image = self.jitter(Image.fromarray(results['img'][..., ::-1]))
+        results['img'] = np.asarray(image)[..., ::-1]
         return results
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}({self.jitter})'
 
 
 @TRANSFORMS.register_module()
@@ -277,16 +249,11 @@ class RMLighting(BaseTransform):
         self.std = std
         self.to_rgb = to_rgb
 
-    @cache_randomness
-    def _sample(self) -> np.ndarray:
-        return np.random.normal(0, self.std, 3)
-
     def transform(self, results: dict) -> dict:
         """Add the colour to ``results['img']``, uint8 (H, W, 3)."""
-        shift = lighting_shift(self._sample())
-        if self.to_rgb:
-            shift = shift[::-1]
-        results['img'] = _map_levels(np.ascontiguousarray(results['img']), LEVELS[:, None] + shift)
+        vectors = EIGENVECTORS[::-1] if self.to_rgb else EIGENVECTORS
+        image = mmcv.adjust_lighting(results['img'], 255 * EIGENVALUES, vectors, self.std, to_rgb=False)
+        results['img'] = np.clip(np.rint(image), 0, 255).astype(np.uint8)
         return results
 
     def __repr__(self) -> str:
