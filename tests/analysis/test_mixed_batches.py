@@ -41,7 +41,9 @@ def test_the_probes_bring_out_what_a_pair_mix_did(name):
 
 
 def test_rm_is_fed_back_and_the_others_are_not(cfg):
+    before = np.random.get_state()[1].copy()
     gallery = mixed_batches.collect(cfg, iterations=5, batch=4, seed=1)
+    assert np.array_equal(np.random.get_state()[1], before), 'the generators are left alone'
     assert list(gallery.methods) == ['Input', 'Mixup', 'CutMix', 'RM'] and gallery.classes == ('class0', 'class1')
     plain, rm = gallery.methods['Input'], gallery.methods['RM']
     assert rm[0].shares.max() == 0 and np.array_equal(rm[0].images, plain[0].images)
@@ -59,16 +61,7 @@ def test_rm_is_fed_back_and_the_others_are_not(cfg):
 def test_the_other_regularisers_are_shown_at_the_input_and_change_no_row(cfg):
     plain = mixed_batches.collect(cfg, iterations=3, batch=4, seed=1)
     gallery = mixed_batches.collect(cfg, iterations=3, batch=4, seed=1, others=True)
-    assert list(gallery.methods) == [
-        'Input',
-        'DropBlock',
-        'Mixup',
-        'CutMix',
-        'ResizeMix',
-        'MoEx',
-        'CutMix + MoEx',
-        'RM',
-    ]
+    assert ', '.join(gallery.methods) == 'Input, DropBlock, Mixup, CutMix, ResizeMix, MoEx, CutMix + MoEx, RM'
     for name, steps in plain.methods.items():
         assert all(np.array_equal(one.images, other.images) for one, other in zip(steps, gallery.methods[name]))
     for name in ('MoEx', 'CutMix + MoEx'):
@@ -78,12 +71,6 @@ def test_the_other_regularisers_are_shown_at_the_input_and_change_no_row(cfg):
     assert np.array_equal(dropped.scores, gallery.methods['Input'][0].scores)
     assert (np.abs(dropped.images.astype(int) - 127) <= 1).mean() > 0.02  # the mean colour
     assert mixed_batches.draw_gallery(gallery) is not None
-
-
-def test_the_gallery_leaves_the_generators_alone(cfg):
-    before = np.random.get_state()[1].copy()
-    mixed_batches.collect(cfg, iterations=3, batch=2, seed=5)
-    assert np.array_equal(np.random.get_state()[1], before)
 
 
 def test_a_config_without_rm_shows_the_defaults_and_says_so(tmp_path):
@@ -104,11 +91,10 @@ def test_a_figure_has_a_panel_for_each_method_and_iteration(cfg):
         mixed_batches.draw_gallery(gallery, samples=3)
 
 
-def test_mistakes_are_named(tmp_path):
+def test_mistakes_are_named(cfg):
     with pytest.raises(UserValueError, match='is not a classifier'):
         classifiers.load_config('projects/demo/configs/atss_cells.py')
-    cfg = classifiers.load_config(write_run(tmp_path, images=4), part='train')
-    with pytest.raises(UserValueError, match='a batch of 9 images from a data set of 4'):
+    with pytest.raises(UserValueError, match='a batch of 9 images from a data set of 8'):
         mixed_batches.collect(cfg, batch=9)
 
 
@@ -170,18 +156,9 @@ def test_a_picture_holds_successive_iterations_only():
         hook._keep(None, None, dict(inputs=torch.zeros(1, 3, 2, 2), data_samples=[SimpleNamespace()]))
         taken.append(len(hook._kept))
     assert taken == [0, 0, 0, 1, 2, 3] and [iteration for iteration, *_ in hook._kept] == [11, 12, 13]
-
-
-@pytest.mark.parametrize(
-    'arguments, message',
-    [
-        (dict(interval=0), 'interval=0 must be an integer >= 1'),
+    for arguments, message in (
         (dict(length=2.5), 'length=2.5 must be an integer'),
         (dict(interval=3, length=4), 'length=4 must not be above interval=3'),
-    ],
-)
-def test_the_hook_names_bad_arguments(arguments, message):
-    from mmrm.engine.hooks import MixedBatchesHook
-
-    with pytest.raises(UserValueError, match=message):
-        MixedBatchesHook(**arguments)
+    ):
+        with pytest.raises(UserValueError, match=message):
+            MixedBatchesHook(**arguments)
