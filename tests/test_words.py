@@ -34,8 +34,8 @@ BANNED = {
 PATTERN = re.compile(
     '|'.join(rf'(?P<p{number}>\b{phrase}\b)'.replace(' ', r'\s+') for number, phrase in enumerate(BANNED)), re.I
 )
-PAGES = sorted((*ROOT.glob('docs/*.md'), *(ROOT / f'{name}.md' for name in ('CONTRIBUTING', 'SECURITY'))))
-PAGES = [page for page in PAGES if page.stem not in ('README', 'your_images')]  # which are being written
+NAMES = ('README', 'CHANGELOG', 'CONTRIBUTING', 'CODE_OF_CONDUCT', 'SECURITY')
+PAGES = sorted((*ROOT.glob('docs/*.md'), *(ROOT / f'{name}.md' for name in NAMES)))
 PAGES += [ROOT / 'results' / 'README.md', *ROOT.glob('projects/*/README.md')]
 
 
