@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from parallel_training import train_in_parallel
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -136,8 +137,9 @@ def test_killed_in_mid_epoch_it_resumes_as_if_never_stopped(loop, tmp_path):
         assert torch.equal(one, other), name
 
 
-def _two_processes(rank, port, folder):
-    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
+def _two_processes(rank, folder):
+    train_in_parallel(rank, folder)
+    dist.init_process_group('gloo', init_method=f'file://{folder}/group', rank=rank, world_size=2)
     ddp = nn.parallel.DistributedDataParallel
     whole, model = plain_loop(folder, rank=rank, wrap=ddp)
     before, _ = plain_loop(folder, kill=KILLED_AFTER, rank=rank, wrap=ddp)
@@ -149,10 +151,26 @@ def _two_processes(rank, port, folder):
     dist.destroy_process_group()
 
 
-def test_two_processes_save_a_history_each(tmp_path, free_port):
-    torch.multiprocessing.spawn(_two_processes, (free_port, tmp_path), nprocs=2)
-    one, other = (torch.load(tmp_path / f'losses_{rank}.pth') for rank in range(2))
+@pytest.fixture(scope='module')
+def two_processes(tmp_path_factory):
+    """The folder of two processes that train in every way."""
+    folder = tmp_path_factory.mktemp('two_processes')
+    torch.multiprocessing.spawn(_two_processes, (folder,), nprocs=2)
+    return folder
+
+
+def test_two_processes_save_a_history_each(two_processes):
+    one, other = (torch.load(two_processes / f'losses_{rank}.pth') for rank in range(2))
     assert one != other
+
+
+def test_static_graphs_and_sharded_weights_train_as_ddp(two_processes):
+    for rank in range(2):
+        found = torch.load(two_processes / f'{rank}.pth')
+        mixed = found['DDP'][0][:, 1] > 0
+        assert mixed.sum() > 1 and mixed[3] == (rank == 0)
+        torch.testing.assert_close(found['static'], found['DDP'])
+        torch.testing.assert_close(found['FSDP'], found['DDP'])
 
 
 def test_a_state_holds_tensors_only_and_that_of_0_3_loads():
