@@ -454,6 +454,9 @@ class _Reader:
         self.height, self.width = height, width
         self.layout, self.prefix = layout, prefix
         self.known_prefix = [known] if isinstance(known, int) else []
+        strides = range(1, max(height, width) + 1)  # one for both axes, rounded down or up
+        self.grids = {(height // stride, width // stride) for stride in strides}
+        self.grids |= {(-(-height // stride), -(-width // stride)) for stride in strides}
 
     def read(self, output: Any) -> Optional[_Reading]:
         """The map of an output. Of several, the smallest: a pyramid's last, or the one beside attention weights.
@@ -489,15 +492,7 @@ class _Reader:
     def _read_tokens(self, index: int, tokens: int, channels: int) -> Optional[_Reading]:
         guesses = [*self.known_prefix, *range(MOST_PREFIX_TOKENS + 1)]
         for prefix in guesses if self.prefix is None else [self.prefix]:
-            grid = _grid(tokens - prefix, self.height, self.width) if tokens > prefix else None
-            if grid is not None and (self.prefix is not None or self._same_stride(*grid)):
+            grid = _grid(tokens - prefix, self.height, self.width)
+            if grid is not None and (self.prefix is not None or grid in self.grids):
                 return _Reading(index, 'tokens', prefix, (channels, *grid))
         return None
-
-    def _same_stride(self, rows: int, columns: int) -> bool:
-        """Whether one stride, rounded down or up on both axes, makes this grid of the image."""
-        grids = (
-            (self.height // stride, self.width // stride, -(-self.height // stride), -(-self.width // stride))
-            for stride in range(1, max(self.height, self.width) + 1)
-        )
-        return any((rows, columns) in (grid[:2], grid[2:]) for grid in grids)

@@ -3,13 +3,11 @@
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from ...utils.config import preprocessor_is_beside
-from ..batched_images import unwrapped
 from ..classes import compare, data_classes, model_classes, unwrapped_datasets
 
 
 def check_runner_classes(runner) -> None:
-    """Compare the classes of a runner's model with those of the data sets that it has built by now, once.
+    """Compare the classes of a runner's config with those of the data sets that it has built by now, once.
 
     A label beyond the head's outputs fails late with an unclear error (on CUDA as an assertion in a kernel), one-hot
     labels of another length fail at the loss, and a head with too many outputs does not fail at all.
@@ -19,13 +17,6 @@ def check_runner_classes(runner) -> None:
     """
     if getattr(runner, '_classes_agree', False):
         return
-    heads = model_classes(runner.cfg)
-    model = unwrapped(runner.model)
-    if hasattr(model, 'head'):  # a classifier: also the numbers that its config leaves to the defaults
-        prefix = '' if preprocessor_is_beside(runner.cfg) else 'model.'
-        parts = {'model.head': model.head, f'{prefix}data_preprocessor': model.data_preprocessor}
-        numbers = {f'{place}.num_classes': getattr(part, 'num_classes', None) for place, part in parts.items()}
-        heads.update({place: number for place, number in numbers.items() if isinstance(number, int)})
     loops = dict(train=runner._train_loop, val=runner._val_loop, test=runner._test_loop)
     built = {part: loop.dataloader.dataset for part, loop in loops.items() if hasattr(loop, 'dataloader')}
     data = [
@@ -33,7 +24,7 @@ def check_runner_classes(runner) -> None:
         for part in built
         for dataset, field in unwrapped_datasets(built[part], f'{part}_dataloader.dataset')
     ]
-    report = compare(heads, data, runner.cfg, list(built))
+    report = compare(model_classes(runner.cfg), data, runner.cfg, list(built))
     report.check()
     for warning in report.warnings:
         runner.logger.warning(warning)

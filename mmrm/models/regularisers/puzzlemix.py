@@ -365,8 +365,8 @@ class PuzzleMix(BoundAugment):
             raise UserValueError(f'PuzzleMix: blocks={blocks!r} must be a list of integers >= 2.')
         for each in blocks:
             check_numbers('PuzzleMix: each of', 2, integer=True, blocks=each)
-        self.alpha, self.beta, self.gamma, self.eta, self.eps = alpha, beta, gamma, eta, eps
-        self.labels, self.blocks, self.neighbour_size, self.rng = labels, tuple(blocks), neighbour_size, rng
+        self.alpha, self.eps, self.blocks, self.rng = alpha, eps, tuple(blocks), rng
+        self.energies = dict(beta=beta, gamma=gamma, eta=eta, labels=labels, neighbour_size=neighbour_size)
 
     def bind(self, model: nn.Module) -> None:
         """Get the model; raises if the graph cut is not installed."""
@@ -405,20 +405,9 @@ class PuzzleMix(BoundAugment):
                 'with_cp=False in the backbone.'
             ) from error
         with torch.no_grad():
+            pixels = to_pixels(batch_input, model.data_preprocessor)
             images, share = puzzle_mix(
-                batch_input,
-                to_pixels(batch_input, model.data_preprocessor),
-                saliency,
-                index,
-                lam,
-                blocks,
-                self.eps,
-                self.solve,
-                beta=self.beta,
-                gamma=self.gamma,
-                eta=self.eta,
-                labels=self.labels,
-                neighbour_size=self.neighbour_size,
+                batch_input, pixels, saliency, index, lam, blocks, self.eps, self.solve, **self.energies
             )
         return images, mix_labels(batch_score, batch_score[index], 1 - share)
 
