@@ -1,16 +1,13 @@
 """The four detectors of the paper, as mmdet ships them but narrow, with whatever serves mmcv.ops here."""
 
-import numpy as np
 import pytest
 import torch
 import torchvision
 from mmengine.config import Config
 from mmengine.registry import DefaultScope
-from mmengine.structures import InstanceData, PixelData
 
 pytest.importorskip('mmdet')
-DetDataSample = pytest.importorskip('mmdet.structures').DetDataSample
-BitmapMasks = pytest.importorskip('mmdet.structures.mask').BitmapMasks
+demo_mm_inputs = pytest.importorskip('mmdet.testing').demo_mm_inputs
 MODELS = pytest.importorskip('mmdet.registry').MODELS
 pytest.importorskip('mmdet.models')
 
@@ -54,26 +51,6 @@ def build(base: str, tmp_path):
     return model
 
 
-def batch(masks: bool, stuff: bool) -> dict:
-    """Two images with two boxes each, as the data loader gives them."""
-    boxes = np.array([[4, 6, 34, 40], [24, 20, 60, 62]], dtype=np.float32)
-    samples = []
-    for _ in range(2):
-        instances = InstanceData(bboxes=torch.from_numpy(boxes), labels=torch.tensor([0, 1]))
-        sample = DetDataSample(metainfo=dict(img_shape=(SIZE, SIZE), ori_shape=(SIZE, SIZE), scale_factor=(1.0, 1.0)))
-        if masks:
-            planes = np.zeros((2, SIZE, SIZE), dtype=np.uint8)
-            for plane, (x1, y1, x2, y2) in zip(planes, boxes.astype(int)):
-                plane[y1:y2, x1:x2] = 1
-            instances.masks = BitmapMasks(planes, SIZE, SIZE)
-        if stuff:
-            sample.gt_sem_seg = PixelData(sem_seg=torch.randint(0, 3, (1, SIZE, SIZE)))
-        sample.gt_instances, sample.ignored_instances = instances, InstanceData(bboxes=torch.zeros(0, 4))
-        samples.append(sample)
-    images = torch.randint(0, 256, (2, 3, SIZE, SIZE), dtype=torch.uint8)
-    return dict(inputs=list(images), data_samples=samples)
-
-
 @pytest.mark.parametrize(
     'base, threshold, masks, stuff',
     [
@@ -85,9 +62,10 @@ def batch(masks: bool, stuff: bool) -> dict:
 )
 def test_detector_trains_and_predicts(base, threshold, masks, stuff, tmp_path):
     model = build(base, tmp_path)
+    batch = demo_mm_inputs(2, [(3, SIZE, SIZE)] * 2, [2, 2], num_classes=CLASSES, with_mask=masks, with_semantic=stuff)
 
     model.train()
-    data = model.data_preprocessor(batch(masks, stuff), training=True)
+    data = model.data_preprocessor(batch, training=True)
     loss, logs = model.parse_losses(model(**data, mode='loss'))
     assert loss.isfinite() and len(logs) > 2
     loss.backward()
@@ -97,7 +75,7 @@ def test_detector_trains_and_predicts(base, threshold, masks, stuff, tmp_path):
     assert model.backbone.layer4[-1].conv2.weight.grad.abs().sum() > 0
 
     model.eval()
-    data = model.data_preprocessor(batch(masks, stuff), training=False)
+    data = model.data_preprocessor(batch, training=False)
     with torch.no_grad():
         results = model(**data, mode='predict')
     for result in results:
@@ -110,11 +88,3 @@ def test_detector_trains_and_predicts(base, threshold, masks, stuff, tmp_path):
             assert (overlap <= threshold + 1e-4).all()  # nms has been here; 1e-4: it ran before the boxes were rescaled
         if masks:
             assert found.masks.shape == (len(found), SIZE, SIZE)
-
-
-def test_roi_extractor_of_mask_rcnn_pools_what_torchvision_pools(tmp_path):
-    model = build('mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', tmp_path)
-    features = [torch.randn(1, 32, SIZE // stride, SIZE // stride) for stride in (4, 8, 16, 32)]
-    rois = torch.tensor([[0.0, 3.0, 5.0, 40.0, 50.0], [0.0, 10.0, 10.0, 30.0, 20.0]])
-    pooled = model.roi_head.bbox_roi_extractor(features, rois)  # boxes below 112 pixels belong to the finest level
-    assert torch.allclose(pooled, torchvision.ops.roi_align(features[0], rois, 7, 1 / 4, 0, True), atol=1e-6)

@@ -1,6 +1,7 @@
 """mmengine's loader in mmrm's tools: reads mmengine's own checkpoints, executes nothing."""
 
 import builtins
+import contextlib
 import functools
 import http.server
 import os
@@ -142,17 +143,9 @@ def test_no_loader_executes_a_harmful_checkpoint(kind, loader, tmp_path):
     with pytest.raises(UserError, match=r'harmful.pth asks for'):
         LOADERS[loader](path, tmp_path)
     assert not marker.exists()
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_the_harmful_checkpoints_are_harmful(kind, tmp_path):
-    marker, path = tmp_path / 'marker', tmp_path / 'harmful.pth'
-    torch.save(harmful(kind, marker), path)
-    try:
+    with contextlib.suppress(AttributeError, TypeError):  # executed, then failed
         torch.load(path, weights_only=False)
-    except Exception:
-        assert kind == 'method'  # executed, then failed
-    assert marker.exists()
+    assert marker.exists()  # it is harmful
 
 
 @pytest.mark.parametrize('protocol', [2, 4])

@@ -1,7 +1,5 @@
 """Configs that are data: yaml, json, and the text inside a checkpoint."""
 
-import json
-
 import pytest
 import torch
 from mmengine.config import Config, ConfigDict
@@ -36,15 +34,6 @@ def test_the_trap_works_with_the_loader_that_mmengine_brings(tmp_path):
     made.rmdir()
 
 
-def test_a_yaml_config_that_asks_for_python_objects_is_refused(tmp_path):
-    config = tmp_path / 'config.yml'
-    config.write_text(trap(tmp_path)[0])
-    with pytest.raises(UserFileError) as error:
-        read_config(config)
-    told = str(error.value)
-    assert str(config) in told and TAG in told and 'line 3' in told and '\n' not in told
-
-
 @pytest.mark.parametrize(
     'value',
     [
@@ -56,26 +45,19 @@ def test_a_yaml_config_that_asks_for_python_objects_is_refused(tmp_path):
     ],
 )
 def test_every_tag_that_is_not_plain_data_is_refused(value, tmp_path):
-    config = tmp_path / 'config.yaml'
-    config.write_text(f'fine: 1\nnested:\n  - {value}\n')
-    with pytest.raises(UserFileError, match=r'line 3: !.* is not plain data'):
-        Config.fromfile(config)
+    text, config = f'fine: 1\nnested:\n  - {value}\n', tmp_path / 'config.yaml'
+    config.write_text(text)
+    for read in (Config.fromfile, read_config, lambda path: Config.fromstring(text, '.yaml')):
+        with pytest.raises(UserFileError, match=r'line 3: !.* is not plain data'):
+            read(config)
 
 
 @pytest.mark.parametrize('top', ['top.yaml', 'top.json', 'top.py'])
 def test_the_base_that_is_refused_is_named(top, tmp_path):
-    base = tmp_path / 'base.yaml'
-    base.write_text(trap(tmp_path)[0])
-    text = "_base_ = ['base.yaml']\n" if top.endswith('.py') else json.dumps(dict(_base_=['./base.yaml']))
-    (tmp_path / top).write_text(text)
-    with pytest.raises(UserFileError) as error:
+    (tmp_path / 'base.yaml').write_text(trap(tmp_path)[0])
+    (tmp_path / top).write_text("_base_ = ['base.yaml']\n" if top == 'top.py' else '{"_base_": ["./base.yaml"]}')
+    with pytest.raises(UserFileError, match=rf'^config {tmp_path}/base.yaml, line 3: {TAG}[^\n]*$'):
         read_config(tmp_path / top)
-    assert str(base) in str(error.value) and TAG in str(error.value) and top not in str(error.value)
-
-
-def test_the_text_of_a_yaml_config_is_refused_as_well(tmp_path):
-    with pytest.raises(UserFileError, match='python/object/apply'):
-        Config.fromstring(trap(tmp_path)[0], '.yaml')
 
 
 @pytest.mark.parametrize(
@@ -109,6 +91,7 @@ def test_plain_yaml_and_json_are_read_as_before(tmp_path, monkeypatch):
 def test_what_mmengine_dumps_as_yaml_comes_back(tmp_path):
     cfg = Config.fromfile(shipped() / 'configs/rm/resnet18_2xb64_cifar10.py')
     cfg.betas = ((0.9, 0.999), [1, (2, 3)])
+    assert is_plain(cfg.pretty_text)
     cfg.dump(tmp_path / 'dumped.yaml')
     assert '!!python/tuple' in (tmp_path / 'dumped.yaml').read_text()
     assert Config.fromfile(tmp_path / 'dumped.yaml').to_dict() == cfg.to_dict()
@@ -148,10 +131,6 @@ def test_code_in_a_checkpoints_config_is_not_executed(code, place, tmp_path):
     with pytest.raises(UserFileError, match='refused') as error:
         Inferencer()._init_model(ConfigDict(), weights, 'cpu')
     assert weights in str(error.value)
-
-
-def test_what_mmengine_writes_into_checkpoints_is_plain():
-    assert is_plain(Config.fromfile(shipped() / 'configs/rm/atss_r50_fpn_1x_coco.py').pretty_text)
 
 
 def test_a_config_of_ones_own_may_still_be_code():
