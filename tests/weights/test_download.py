@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import threading
+from unittest.mock import Mock
 from urllib.error import URLError
 
 import pytest
@@ -22,24 +23,18 @@ def cache(tmp_path, monkeypatch):
     return folder
 
 
-def test_torchvisions_address_is_the_file_that_mmdets_rows_use(cache):
-    (cache / 'resnet50-0676ba61.pth').touch()
-    assert find_checkpoint('torchvision://resnet50') == cache / 'resnet50-0676ba61.pth'
-
-
-def test_a_download_that_fails_says_what_to_do(monkeypatch):
+def test_torchvisions_address_is_the_file_that_mmdets_rows_use_and_a_failure_says_what_to_do(cache, monkeypatch):
     def refuse(*args, **kwargs):
         raise URLError('no route to host')
 
     monkeypatch.setattr('mmrm.weights.download.urlopen', refuse)
     with pytest.raises(UserFileError, match=r'resnet50-0676ba61\.pth could not be downloaded.*no route.*by hand'):
         find_checkpoint('torchvision://resnet50')
-
-
-@pytest.mark.parametrize('address', ['torchvision://resnet51', 's3://bucket/x.pth'])
-def test_unknown_addresses(address):
-    with pytest.raises(UserError, match=address):
-        find_checkpoint(address)
+    (cache / 'resnet50-0676ba61.pth').touch()
+    assert find_checkpoint('torchvision://resnet50') == cache / 'resnet50-0676ba61.pth'
+    for address in ('torchvision://resnet51', 's3://bucket/x.pth'):
+        with pytest.raises(UserError, match=address):
+            find_checkpoint(address)
 
 
 def test_a_hash_in_a_name_is_compared_and_a_date_is_not(monkeypatch):
@@ -56,6 +51,7 @@ class Site(http.server.BaseHTTPRequestHandler):
     """Gives CONTENT; under ``/half/`` and ``/half-chunked/`` it breaks off in the middle."""
 
     protocol_version = 'HTTP/1.1'
+    log_message = Mock()
 
     def do_GET(self):
         self.send_response(200)
@@ -69,19 +65,14 @@ class Site(http.server.BaseHTTPRequestHandler):
         self.wfile.write(sent)
         self.close_connection = True
 
-    def log_message(self, *args):
-        pass
-
 
 @pytest.fixture(scope='module')
 def site():
     """The address of a server on this host."""
     with http.server.ThreadingHTTPServer(('127.0.0.1', 0), Site) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.05))
-        thread.start()
+        threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.05)).start()
         yield f'http://127.0.0.1:{server.server_port}'
         server.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from mmrm.weights.layouts import describe, identify, pvt_to_timm, split
 from mmrm.weights.provenance import tensor_hash
 
-from networks import CIFARDenseNet, CIFARResNet, PyramidNet, backbone, shake  # isort: skip
+from networks import CIFARResNet, backbone, shake  # isort: skip
 
 PVT = dict(type='PyramidVisionTransformerV2', embed_dims=8, num_layers=[1, 1, 1, 1])
 KNOWN = [
@@ -45,30 +45,15 @@ def test_other_networks_are_described_as_far_as_possible():
     assert describe({}) == 'nothing'
 
 
-@pytest.mark.parametrize(
-    'model, layout',
-    [(CIFARResNet(), 'CIFAR ResNet'), (CIFARDenseNet(), 'CIFAR DenseNet'), (PyramidNet(), 'bare backbone')],
-)
-def test_the_authors_networks_are_taken_apart(model, layout):
-    network = split({f'module.{key}': value for key, value in model.state_dict().items()})
-    assert layout in network.layout
-    assert set(network.head) == {'fc.weight', 'fc.bias', 'fc_roi.weight', 'fc_roi.bias'}
-    assert identify(network.backbone) is not None and network.others == []
-
-
-def test_pvt_survives_timms_names():
-    tensors = shake(backbone(**PVT)).state_dict()
-    network = split(pvt_to_timm(tensors))
-    assert network.layout == "timm's PVT names"
-    assert network.backbone.keys() == tensors.keys()
-    assert all(torch.equal(network.backbone[key], value) for key, value in tensors.items())
-
-
-def test_pvt_authors_names_are_those_that_mmdet_converts():
+def test_pvt_survives_timms_names_and_the_authors_names_are_those_that_mmdet_converts():
     """Against mmdet's own converter of the PVT authors' files."""
     from mmdet.models.backbones.pvt import pvt_convert
 
-    timm = pvt_to_timm(shake(backbone(**PVT)).state_dict())
+    tensors = shake(backbone(**PVT)).state_dict()
+    timm = pvt_to_timm(tensors)
+    back = split(timm)
+    assert back.layout == "timm's PVT names" and back.backbone.keys() == tensors.keys()
+    assert all(torch.equal(back.backbone[key], value) for key, value in tensors.items())
     authors = {}
     for key, value in timm.items():
         key = key.replace('patch_embed.', 'patch_embed1.').replace('mlp.dwconv.', 'mlp.dwconv.dwconv.')

@@ -18,12 +18,19 @@ from mmrm.weights import registry
 RM = 'rm/resnet18-w16_1xb64_cifar10-250'
 
 
+RESNET50 = 'rm/resnet50_8xb64_in1k'
+
+
 def test_every_shipped_config_is_a_model():
     names = mmrm.list_models()
     assert len(names) == len(list((shipped() / 'configs').glob('[!_]*/*.py'))) and names == sorted(names)
-    assert mmrm.list_models('rm/resnet50*') == mmrm.list_models('rm/resnet50') == ['rm/resnet50_8xb64_in1k']
+    assert mmrm.list_models('rm/resnet50*') == mmrm.list_models('rm/resnet50') == [RESNET50]
     assert mmrm.list_models('nothing*') == []
     assert len(mmrm.list_models(pretrained=True)) == 3 and RM in mmrm.list_models('rm/*', pretrained=True)
+    model = mmrm.get_model(f'{RM}.py')
+    assert not model.training and model.cfg.model.head.type == 'RMConsistencyHead'
+    with torch.no_grad():
+        assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
 def test_listing_needs_no_openmmlab():
@@ -39,19 +46,15 @@ def test_listing_needs_no_openmmlab():
     assert done.stdout.strip() == "['rm/resnet50_8xb64_in1k']", done.stderr
 
 
-def test_a_model_by_name_has_the_configs_network_in_eval_mode():
-    model = mmrm.get_model(f'{RM}.py')
-    assert not model.training and model.cfg.model.head.type == 'RMConsistencyHead'
-    with torch.no_grad():
-        assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
-
-
 def test_shipped_weights_are_complete_and_reach_every_process_of_a_node(monkeypatch):
     for name in mmrm.list_models(pretrained=True):
         first = mmrm.get_model(name, pretrained=True).state_dict()
     monkeypatch.setenv('LOCAL_RANK', '1')
     second = mmrm.get_model(name, pretrained=True).state_dict()
     assert all(torch.equal(first[key], second[key]) for key in first if 'fc_roi' not in key)
+    for wrong, message in (('rm/resnet50', "no model 'rm/resnet50'.*" + RESNET50), (RESNET50, 'has no weights')):
+        with pytest.raises(UserValueError, match=message):
+            mmrm.get_model(wrong, pretrained=True)
 
 
 def test_ones_own_config_and_run_are_a_model(tmp_path):
@@ -69,10 +72,3 @@ def test_another_file_in_place_of_the_shipped_one_is_an_error(tmp_path, monkeypa
     monkeypatch.setattr(registry, 'ZOO', tmp_path / 'zoo')
     with pytest.raises(UserFileError, match='is not the file that was shipped'):
         mmrm.get_model(RM, pretrained=True)
-
-
-def test_mistakes_in_names():
-    with pytest.raises(UserValueError, match=r"no model 'rm/resnet50'.*rm/resnet50_8xb64_in1k"):
-        mmrm.get_model('rm/resnet50')
-    with pytest.raises(UserValueError, match='has no weights'):
-        mmrm.get_model('rm/resnet50_8xb64_in1k', pretrained=True)

@@ -30,6 +30,9 @@ def test_the_newest_is_the_highest_and_not_the_youngest_nor_of_another_name(tmp_
     assert [path.name for path in saved_checkpoints(tmp_path)] == [f'epoch_{step}.pth' for step in (1, 2, 9, 10)]
     assert latest_checkpoint(tmp_path).name == weights_of_run(tmp_path).name == 'epoch_10.pth'
     assert saved_checkpoints(tmp_path / 'nothing') == saved_checkpoints(None) == []
+    for age, step in enumerate((9, 10, 8)):  # a kill may leave more than one
+        save(tmp_path, f'best_accuracy_top1_epoch_{step}.pth', age=age)
+    assert weights_of_run(tmp_path).name == 'best_accuracy_top1_epoch_10.pth'
 
 
 @pytest.mark.parametrize('iterations, newest', [(40, 'epoch_3.pth'), (400, 'iter_400.pth')])
@@ -59,16 +62,6 @@ def test_a_note_is_followed_unless_a_complete_checkpoint_is_above_or_its_own_is_
     assert len(logged) == bool(message) and all(message in line for line in logged)
 
 
-def test_a_note_names_a_folder_elsewhere(tmp_path, logged):
-    (tmp_path / 'work').mkdir()
-    (tmp_path / 'out').mkdir()
-    note = tmp_path / 'work' / 'last_checkpoint'
-    note.write_text(str(save(tmp_path / 'out', 'epoch_1.pth')))
-    assert latest_checkpoint(tmp_path / 'work', logged.append) == tmp_path / 'out' / 'epoch_1.pth' and not logged
-    save(tmp_path / 'out', 'epoch_2.pth')
-    assert latest_checkpoint(tmp_path / 'work', logged.append) == tmp_path / 'out' / 'epoch_2.pth' and logged
-
-
 def test_a_copy_without_its_last_checkpoint_does_not_stand_for_the_original(tmp_path, logged):
     for run in ('original', 'copy'):
         (tmp_path / run).mkdir()
@@ -86,12 +79,6 @@ def test_a_damaged_note_is_logged_and_not_used(content, tmp_path, logged, capsys
     assert logged == [f'{tmp_path / "last_checkpoint"} is damaged and not used.']
     assert weights_of_run(tmp_path).name == 'epoch_1.pth'
     assert 'is damaged' in capsys.readouterr().err
-
-
-def test_of_two_best_ones_that_a_kill_left_the_later_is_the_better(tmp_path):
-    for age, step in enumerate((9, 10, 8)):
-        save(tmp_path, f'best_accuracy_top1_epoch_{step}.pth', age=age)
-    assert weights_of_run(tmp_path).name == 'best_accuracy_top1_epoch_10.pth'
 
 
 @pytest.mark.parametrize(
@@ -115,16 +102,19 @@ def test_a_folder_that_does_not_say_which(files, message, tmp_path):
         find_checkpoint(tmp_path)
 
 
-def test_the_best_is_found_where_the_run_keeps_its_checkpoints(tmp_path):
+def test_best_and_latest_are_found_where_the_run_keeps_its_checkpoints(tmp_path, logged):
     """``default_hooks.checkpoint.out_dir``: the work dir has the log and ``last_checkpoint`` only."""
-    run, kept = tmp_path / 'work' / 'run', tmp_path / 'kept' / 'run'
-    run.mkdir(parents=True)
-    kept.mkdir(parents=True)
+    run, kept = tmp_path / 'work', tmp_path / 'kept'
+    run.mkdir()
+    kept.mkdir()
     last, best = save(kept, 'epoch_3.pth', 30), save(kept, 'best_accuracy_top1_epoch_1.pth', 10)
     (run / 'last_checkpoint').write_text(str(last))
-    assert weights_of_run(run) == best
+    assert weights_of_run(run) == best and latest_checkpoint(run, logged.append) == last and not logged
     best.unlink()
     assert weights_of_run(run) == last
+    assert latest_checkpoint(run, logged.append) == last
+    save(kept, 'epoch_4.pth')
+    assert latest_checkpoint(run, logged.append) == kept / 'epoch_4.pth' and logged
 
 
 def test_a_relative_path_is_found_from_the_home_folder(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def assert_same(module, expected):
 
 
 def initialised(config, file, **kwargs):
-    """A model whose backbone comes from a file, initialised the way mmengine's runner does it."""
+    """The backbone of a model that gets it from a file, initialised the way mmengine's runner does it."""
     model = Model(backbone(**config), dict(type='StrictPretrained', checkpoint=str(file), **kwargs))
     model.init_weights()
     return model.backbone
@@ -82,15 +82,9 @@ def test_every_layout_arrives_bit_for_bit(layout, resnet, tmp_path):
 def test_the_authors_release_and_safetensors_arrive(resnet, tmp_path):
     save_file(mmpretrain_names(resnet), tmp_path / 'weights.safetensors')
     for file in (release(resnet, tmp_path / 'release.pth'), tmp_path / 'weights.safetensors'):
-        assert_same(initialised(R18, file), bare(resnet))
-
-
-@pytest.mark.parametrize('scope', ['mmdet', 'mmseg', 'mmpretrain'])
-def test_resnets_of_all_toolboxes_are_filled(scope, resnet, file):
-    model = Model(backbone(scope, **R18), dict(type='StrictPretrained', checkpoint=str(file)))
-    model.init_weights()
-    # mmpretrain's own init_weights would set the last BN of every block to zero.
-    assert_same(model.backbone, bare(resnet))
+        for scope in ('mmdet', 'mmseg', 'mmpretrain'):
+            # mmpretrain's own init_weights would set the last BN of every block to zero.
+            assert_same(initialised(dict(R18, scope=scope), file), bare(resnet))
 
 
 def test_pvt_is_filled_although_mmengines_own_way_would_fail_silently(tmp_path):
@@ -129,14 +123,12 @@ def test_what_was_loaded_is_one_line_in_the_log(resnet, file, monkeypatch):
 
 
 def test_half_precision_becomes_the_backbones_own(resnet, tmp_path):
-    torch.save(
-        {key: value.half() if value.is_floating_point() else value for key, value in bare(resnet).items()},
-        tmp_path / 'half.pth',
-    )
+    halves = {key: value.half() if value.is_floating_point() else value for key, value in bare(resnet).items()}
+    torch.save(halves, tmp_path / 'half.pth')
     module = backbone(**R18)
     loaded = load_backbone(module, tmp_path / 'half.pth')
     assert module.conv1.weight.dtype == torch.float32
-    assert torch.equal(module.conv1.weight, resnet.conv1.weight.half().float())
+    assert torch.equal(module.conv1.weight, halves['conv1.weight'].float())
     assert loaded.sha256 == tensor_hash(module.state_dict())
 
 
@@ -145,42 +137,27 @@ def tensors(depth=18):
     return narrow_resnet(depth).state_dict()
 
 
-def changed(key, change):
-    return {name: change(value) if name == key else value for name, value in tensors().items()}
-
-
+NOT_FINITE = {'layer2.0.bn1.running_mean': torch.full((16,), float('nan'))}
 WRONG = {
-    'another depth': (
-        lambda: tensors(34),
-        ['looks like ResNet(depth=34', 'backbone is ResNet(depth=18', 'layer1.2.conv1'],
-    ),
-    'bottlenecks': (lambda: tensors(50), ['looks like ResNet(depth=50', 'tensors of another shape']),
+    'another depth': (lambda: tensors(34), 'looks like ResNet(depth=34|backbone is ResNet(depth=18|layer1.2.conv1'),
+    'bottlenecks': (lambda: tensors(50), 'looks like ResNet(depth=50|tensors of another shape'),
     'one tensor missing': (
         lambda: {k: v for k, v in tensors().items() if k != 'layer4.1.bn2.bias'},
-        ['1 of 120 tensors not in the file: layer4.1.bn2.bias'],
+        '1 of 120 tensors not in the file: layer4.1.bn2.bias',
     ),
-    'one left over': (
-        lambda: {**tensors(), 'layer4.1.extra.weight': torch.ones(2)},
-        ['not in backbone: layer4.1.extra.weight'],
-    ),
+    'one left over': (lambda: {**tensors(), 'layer4.1.x': torch.ones(2)}, 'not in backbone: layer4.1.x'),
     'another shape': (
-        lambda: changed('layer3.1.conv2.weight', lambda value: value[:, :3]),
-        ['layer3.1.conv2.weight is (32, 3, 3, 3) instead of (32, 32, 3, 3)'],
+        lambda: {**tensors(), 'layer3.1.conv2.weight': torch.ones(32, 3, 3, 3)},
+        'layer3.1.conv2.weight is (32, 3, 3, 3) instead of (32, 32, 3, 3)',
     ),
     'another prefix': (
         lambda: {f'encoder.{k}': v for k, v in tensors().items()},
-        ["A network is under a prefix: give prefix='encoder.'"],
+        "A network is under a prefix: give prefix='encoder.'",
     ),
-    'no backbone': (
-        lambda: dict(state_dict={'head.fc.weight': torch.ones(5, 4), 'head.fc.bias': torch.ones(5)}),
-        ['no backbone in it', 'head.'],
-    ),
-    'no tensors': (lambda: dict(state_dict=dict(epoch=3)), ['no tensor among its entries (epoch)']),
-    'a list': (lambda: [torch.ones(2)], ['it is a list, not a dictionary of tensors']),
-    'not finite': (
-        lambda: changed('layer2.0.bn1.running_mean', lambda value: value * float('nan')),
-        ['NaN or infinite values: layer2.0.bn1.running_mean'],
-    ),
+    'no backbone': (lambda: dict(state_dict={'head.fc.weight': torch.ones(5, 4)}), 'no backbone in it|head.'),
+    'no tensors': (lambda: dict(state_dict=dict(epoch=3)), 'no tensor among its entries (epoch)'),
+    'a list': (lambda: [torch.ones(2)], 'it is a list, not a dictionary of tensors'),
+    'not finite': (lambda: {**tensors(), **NOT_FINITE}, 'NaN or infinite values: layer2.0.bn1.running_mean'),
 }
 
 
@@ -193,7 +170,7 @@ def test_wrong_weights_stop_the_run_and_say_why(problem, tmp_path):
     model = Model(module, dict(type='StrictPretrained', checkpoint=str(tmp_path / 'wrong.pth')))
     with pytest.raises(UserFileError) as caught:
         model.init_weights()
-    for part in [*expected, 'wrong.pth']:
+    for part in [*expected.split('|'), 'wrong.pth']:
         assert part in str(caught.value)
     assert_same(module, before)
 
@@ -225,11 +202,8 @@ def test_a_prefix_can_be_given_also_of_a_classifier(resnet, tmp_path):
     """As MoCo's is."""
     torch.save({f'module.encoder_q.{k}': v for k, v in resnet.state_dict().items()}, tmp_path / 'moco.pth')
     assert_same(initialised(R18, tmp_path / 'moco.pth', prefix='module.encoder_q.'), bare(resnet))
-
-
-def test_a_prefix_that_the_file_lacks_is_an_error(file):
-    with pytest.raises(UserFileError, match=r"no backbone in it under prefix='backbone\.'.*begin with bn1\., conv1\."):
-        initialised(R18, file, prefix='backbone.')
+    with pytest.raises(UserFileError, match=r"no backbone in it under prefix='backbone\.'.*begin with module\."):
+        initialised(R18, tmp_path / 'moco.pth', prefix='backbone.')
 
 
 def test_a_backbone_that_ends_early_needs_to_say_so(resnet, file):
@@ -262,21 +236,14 @@ def test_two_sources_of_weights_are_an_error(resnet, file):
         model.init_weights()
 
 
-def test_the_backbones_own_init_cfg_works_where_its_class_lets_it(resnet, file):
-    init_cfg = dict(type='StrictPretrained', checkpoint=str(file))
-    model = Model(backbone(**R18, init_cfg=init_cfg))
-    check_placement(model)
-    model.init_weights()
-    assert_same(model.backbone, bare(resnet))
-
-
 def test_other_initialisations_come_before_it(resnet, file):
     strict = dict(type='StrictPretrained', checkpoint=str(file))
     other = dict(type='Normal', layer='Conv2d', std=0.5)
-    model = Model(backbone(**R18), [other, strict])
-    check_placement(model)
-    model.init_weights()
-    assert_same(model.backbone, bare(resnet))
+    # In the backbone's own init_cfg it works where the class leaves initialisation to mmengine.
+    for model in (Model(backbone(**R18, init_cfg=strict)), Model(backbone(**R18), [other, strict])):
+        check_placement(model)
+        model.init_weights()
+        assert_same(model.backbone, bare(resnet))
     assert model.neck.weight.std() > 0.2
     with pytest.raises(UserValueError, match=r'must be the last of model\.init_cfg: .*\(Normal\) would overwrite'):
         check_placement(Model(backbone(**R18), [strict, other]))
