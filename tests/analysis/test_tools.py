@@ -29,17 +29,13 @@ def run(monkeypatch, capsys):
     return call
 
 
-def test_mixed_batches(run, tmp_path):
+def test_mixed_batches_and_cut_or_resize(run, tmp_path):
     config, _ = write_trained(tmp_path)
     out = tmp_path / 'a.svg'
     code, printed, _ = run('mixed_batches.py', config, out, '--iterations', 2)
     assert code == 0 and str(out) in printed and out.stat().st_size > 1000
     code, _, told = run('mixed_batches.py', config, out)
     assert code == 2 and 'exists and is left as it is' in told
-
-
-def test_cut_or_resize(run, tmp_path):
-    config, _ = write_trained(tmp_path)
     assert run('cut_or_resize.py', config, tmp_path / 'a.png', '--iterations', 3)[0] == 0
     assert (tmp_path / 'a.png').stat().st_size > 1000
 
@@ -86,9 +82,3 @@ def test_efficiency(run, tmp_path):
     assert code == 0 and text.startswith('| Config | Memory (MB) |') and '1.000 [1.000, 1.000]' in text
     code, _, told = run('efficiency.py', 'configs/rm/none.py')
     assert code == 2 and 'does not exist' in told
-
-
-@pytest.mark.parametrize('tool', ['mixed_batches.py', 'cut_or_resize.py'])
-def test_a_config_that_is_no_classifier_s(run, tmp_path, tool):
-    code, _, told = run(tool, 'projects/demo/configs/pspnet_cells.py', tmp_path / 'a.png')
-    assert code == 2 and 'is not a classifier' in told and told.count('\n') == 1

@@ -16,7 +16,7 @@ from torch import nn
 
 from mmrm.report import cam
 from mmrm.utils.errors import UserError, UserFileError, UserValueError
-from mmrm.weights.inputs import Reader
+from mmrm.weights.inputs import Reader, normalise
 from tools.analysis import cam as script
 from tools.analysis import classifiers
 
@@ -118,7 +118,7 @@ def test_images_from_files_keep_their_classes_and_colours(tmp_path, trained):
     assert subject.classes == [1, 0] and subject.labels == ['class1', 'class0']
     assert np.array_equal(script.rgb(subject.image, trained), pixels)
     with torch.no_grad():
-        logits = trained.model(script.preprocess(guess.image, trained), mode='tensor')[0]
+        logits = trained.model(normalise(guess.image, trained.model.data_preprocessor), mode='tensor')[0]
     assert guess.classes[0] == int(logits.argmax()) and len(guess.classes) == 2
     with pytest.raises(UserValueError, match="class 'dog' is none of the data set's: class0, class1"):
         script.natural_subjects([f'{tmp_path}/red.png=dog'], trained)

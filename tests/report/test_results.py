@@ -35,11 +35,8 @@ def test_a_table_of_results_is_that_of_the_runs(saved, capsys):
     path, printed = saved
     main(['cifar100', '--results', str(path)])
     again = capsys.readouterr().out
-    assert (
-        numbers(again) == numbers(printed)
-        and '18.50 ± 0.71 (n=2)' in again
-        and '2 runs finished, other settings' in again
-    )
+    assert numbers(again) == numbers(printed)
+    assert '18.50 ± 0.71 (n=2)' in again and '2 runs finished, other settings' in again
     assert 'train_dataloader.batch_size=128 instead of 64' in again  # and nothing else
     assert again.count('instead of') == 2 and 'mine.json/rm/seed0 (checkpoint not kept)' in again
     (config,) = read_results(path)
@@ -47,16 +44,13 @@ def test_a_table_of_results_is_that_of_the_runs(saved, capsys):
     assert read_results(path)[config][0].training['hours'] == pytest.approx(0.5 * 2000 / 3600, abs=1e-3)
 
 
-def test_results_on_other_data_are_left_out(saved, capsys):
+def test_results_hold_no_folder_and_those_on_other_data_are_left_out(saved, tmp_path, capsys):
+    assert str(tmp_path) not in saved[0].read_text() and '/data' not in saved[0].read_text()
     content = json.loads(saved[0].read_text())
     content['runs'][0]['data'] = dict(train=dict(samples=500))
     saved[0].write_text(json.dumps(content))
     main(['cifar100', '--results', str(saved[0])])
     assert '500 train samples instead of 50000' in capsys.readouterr().out
-
-
-def test_the_file_holds_no_folder_of_the_machine(saved, tmp_path):
-    assert str(tmp_path) not in saved[0].read_text() and '/data' not in saved[0].read_text()
 
 
 @pytest.mark.parametrize(

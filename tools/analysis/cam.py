@@ -17,7 +17,7 @@ from mmrm.utils.config import number_of_classes
 from mmrm.utils.errors import UserError, UserValueError, cli
 from mmrm.utils.paths import show_path
 from mmrm.weights import read_checkpoint
-from mmrm.weights.inputs import Reader
+from mmrm.weights.inputs import Reader, normalise
 from tools.analysis import classifiers, plots
 from tools.analysis.classifiers import Trained
 from tools.analysis.options import add_models, picture_parser
@@ -70,7 +70,7 @@ def natural_subjects(given: Sequence[str], trained: Trained, most: int = 3) -> L
             classes = [class_index(name.strip(), names) for name in wanted.split(',')]
         else:
             with torch.no_grad():
-                logits = cam.WithMap(trained.model)(preprocess(image, trained))[0]
+                logits = cam.WithMap(trained.model)(normalise(image, trained.model.data_preprocessor))[0]
             classes = logits.topk(min(most, len(logits))).indices.tolist()
         subjects.append(Subject(Path(file).name, image, classes, [_label(index, names) for index in classes]))
     return subjects
@@ -128,12 +128,6 @@ def mixed_subjects(
     return subjects
 
 
-def preprocess(image: np.ndarray, trained: Trained) -> torch.Tensor:
-    """An image, uint8 ``(H, W, 3)``, as the model takes it: ``(1, C, H, W)``, on its device."""
-    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
-    return trained.model.data_preprocessor(dict(inputs=[pixels], data_samples=None), training=False)['inputs']
-
-
 # -------------------------------------------------------------------------------------------------------------- drawing
 def draw(models: Sequence[Trained], subjects: Sequence[Subject], method: str = 'GradCAM', data: str = ''):
     """A row for each image and class: the image, then the map of every checkpoint, and the scale of the maps' colours.
@@ -158,7 +152,8 @@ def draw(models: Sequence[Trained], subjects: Sequence[Subject], method: str = '
     row = 0
     for subject in subjects:
         results = [
-            cam.activation_maps(each.model, preprocess(subject.image, each), subject.classes, method) for each in models
+            cam.activation_maps(model, normalise(subject.image, model.data_preprocessor), subject.classes, method)
+            for model in (each.model for each in models)
         ]
         shown = rgb(subject.image, models[0])
         for place, label in enumerate(subject.labels):
