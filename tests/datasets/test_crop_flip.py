@@ -82,22 +82,10 @@ def test_the_loader_gives_whole_batches_whatever_its_workers(workers):
     assert torch.equal(epoch(workers, first=2)[0]['inputs'], expected[2]['inputs'])
 
 
-@pytest.mark.parametrize(
-    'dataset',
-    [
-        Pictures(
-            pipeline=[dict(type='RMCropFlip', crop_size=8), dict(type='Cutout', shape=4), dict(type='PackInputs')]
-        ),
-        Pictures(pipeline=[dict(type='PackInputs')]),
-        Pictures(sizes=(8, 9)),
-    ],
-    ids=['another transform', 'no crop', 'several sizes'],
-)
-def test_any_other_data_is_loaded_one_by_one(dataset):
-    assert as_batched_images(dataset) is None
-
-
-def test_another_pipeline_on_the_way_is_noticed():
+def test_any_other_data_is_loaded_one_by_one_and_another_pipeline_on_the_way_is_noticed():
+    crop, pack = dict(type='RMCropFlip', crop_size=8), dict(type='PackInputs')
+    assert as_batched_images(Pictures(pipeline=[crop, dict(type='Cutout', shape=4), pack])) is None
+    assert as_batched_images(Pictures(pipeline=[pack])) is None and as_batched_images(Pictures(sizes=(8, 9))) is None
     whole = as_batched_images(Pictures())
     assert isinstance(whole.__getitems__([Draw(0, (0, 0, 0))]), dict)
     whole.pipeline = Compose([TRANSFORMS.build(dict(type='PackInputs'))])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -31,12 +32,6 @@ def encode(pixels=PIXELS, kind='JPEG', **options):
     return file.getvalue()
 
 
-def with_thumbnail():
-    """A JPEG whose EXIF segment holds a whole JPEG, with an end of its own."""
-    exif = b'Exif\x00\x00' + encode(PIXELS[:8, :8])
-    return encode(exif=exif)
-
-
 # ------------------------------------------------------------------------------------------------------ a file alone
 @pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP'])
 def test_a_file_that_is_cut_short_anywhere_in_its_pixels_is_found_as_pillow_finds_it(kind):
@@ -49,7 +44,7 @@ def test_a_file_that_is_cut_short_anywhere_in_its_pixels_is_found_as_pillow_find
 
 
 def test_the_end_of_a_thumbnail_is_not_the_end_of_the_image():
-    data = with_thumbnail()
+    data = encode(exif=b'Exif\x00\x00' + encode(PIXELS[:8, :8]))
     assert data.count(b'\xff\xd9') == 2 and find_problem(data) == ''
     assert 'is cut short' in find_problem(data[: len(data) * 3 // 4])
 
@@ -89,14 +84,9 @@ def test_a_mode_other_than_rgb_is_told_and_is_what_training_gets(tmp_path, name,
     assert loaded['img'].shape == (40, 60, 3) and loaded['img'].dtype == np.uint8
 
 
-def test_a_colour_png_of_16_bits_is_told_though_pillow_shows_8(tmp_path):
-    import cv2
-
+def test_without_decoding_size_depth_and_ends_are_known(tmp_path):
     cv2.imwrite(str(tmp_path / 'deep.png'), PIXELS.astype(np.uint16) * 257)
-    assert inspect_image(tmp_path / 'deep.png').note == images.DEEP
-
-
-def test_without_decoding_size_and_ends_are_known(tmp_path):
+    assert inspect_image(tmp_path / 'deep.png', decode=False).note == images.DEEP, 'though Pillow shows 8 bits'
     (tmp_path / 'a.jpg').write_bytes(encode())
     (tmp_path / 'b.jpg').write_bytes(encode()[:-500])
     assert inspect_image(tmp_path / 'a.jpg', decode=False).size == (60, 40)
@@ -196,6 +186,10 @@ def test_the_next_image_takes_the_place_of_a_broken_one(folder):
     paths = [dataset[index]['data_samples'].img_path.rpartition('/')[2] for index in range(8)]
     assert paths == ['0.jpg', '2.jpg', '2.jpg', '3.jpg', '4.jpg', '5.jpg', '6.jpg', '0.jpg']
     assert dataset.skipped == 2
+    for path in folder.rglob('*.jpg'):
+        path.write_bytes(b'')
+    with pytest.raises(BrokenImageError, match='8 images in a row are broken'):
+        build(folder, skip_broken=True)[0]
 
 
 def test_each_broken_image_is_logged_once_and_counted_over_all_workers(folder, capfd):
@@ -206,13 +200,6 @@ def test_each_broken_image_is_logged_once_and_counted_over_all_workers(folder, c
     told = ''.join(capfd.readouterr())
     assert dataset.skipped == 2
     assert told.count('1.jpg is cut short') == told.count('7.jpg is empty') == 1 and '2 so far' in told
-
-
-def test_a_folder_with_nothing_whole_ends_with_an_error(folder):
-    for path in folder.rglob('*.jpg'):
-        path.write_bytes(b'')
-    with pytest.raises(BrokenImageError, match='8 images in a row are broken'):
-        build(folder, skip_broken=True)[0]
 
 
 def test_imagenet_skips_them_too(folder):
