@@ -49,6 +49,13 @@ def classifier(
     return model
 
 
+def without_scope(settings):
+    """Settings without the package that mmengine notes in those of another one's bases; tuples as lists."""
+    if isinstance(settings, dict):
+        return {key: without_scope(value) for key, value in settings.items() if key != '_scope_'}
+    return [without_scope(value) for value in settings] if isinstance(settings, (list, tuple)) else settings
+
+
 def step(model, data, autocast=None):
     """One training forward and backward; returns the loss dict."""
     data = model.data_preprocessor(data, training=True)

@@ -6,11 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torchvision
-from PIL import Image
+from tiny_run import write_images
 
 from mmrm.core import Consistency
 from mmrm.utils.paths import in_checkout, shipped
@@ -22,14 +21,9 @@ EXAMPLES = ('plain_loop_timm', 'timm_task', 'torchvision_recipe', 'lightning_mod
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
-    """Three classes of eight images, 40 x 40: noise around a colour of the class."""
-    folder, rng = tmp_path_factory.mktemp('data'), np.random.RandomState(0)
+    folder = tmp_path_factory.mktemp('data')
     for split in ('train', 'val'):
-        for label, colour in enumerate(np.eye(3) * 160):
-            (folder / split / f'class{label}').mkdir(parents=True)
-            for index in range(8):
-                image = (colour + rng.randint(0, 80, (40, 40, 3))).astype(np.uint8)
-                Image.fromarray(image).save(folder / split / f'class{label}' / f'{index}.png')
+        write_images(folder / split, 24, classes=3, size=40)
     return folder
 
 

@@ -15,7 +15,7 @@ from mmengine.registry import init_default_scope
 from mmengine.runner.checkpoint import CheckpointLoader
 from run_logs import epochs, settings, write_session
 from safetensors.torch import save_file
-from small_world import write_trained
+from tiny_run import write_trained
 from zoo_run import call_main
 
 from mmrm import cli, compat

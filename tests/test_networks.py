@@ -5,7 +5,7 @@ Some are shallower than they are shipped, so that a test takes a second; their w
 
 import pytest
 import torch
-from helpers import batch, step
+from helpers import batch, step, without_scope
 from mmengine.config import Config
 from mmengine.utils import get_installed_path
 from mmpretrain.registry import MODELS
@@ -109,13 +109,6 @@ FOLDERS = ('rm_recipes', 'rm_mixup_cutmix')
 RM_LINES = {'custom_imports', 'custom_hooks', 'data_preprocessor', 'model'}
 
 
-def plain(settings):
-    """Without the scope that mmengine notes in settings of another package."""
-    if isinstance(settings, dict):
-        return {key: plain(value) for key, value in settings.items() if key != '_scope_'}
-    return [plain(value) for value in settings] if isinstance(settings, (list, tuple)) else settings
-
-
 def test_every_recipe_is_tried_here():
     assert all(
         sorted(RECIPES) == sorted(path.stem for path in (shipped() / 'configs' / folder).glob('*.py'))
@@ -129,13 +122,15 @@ def test_a_recipe_differs_from_its_base_in_rm_and_trains(name, folder):
     where, less = RECIPES[name]
     config = Config.fromfile(shipped() / 'configs' / folder / f'{name}.py')
     base = Config.fromfile(f'{get_installed_path("mmpretrain")}/.mim/configs/{where}/{name}.py')
-    assert {key for key in {*config, *base} if plain(config.get(key)) != plain(base.get(key))} == RM_LINES
-    kept = dict(plain(config.model.head), type=base.model.head.type)
-    assert kept.pop('omega') == 0.5 and kept == plain(base.model.head)
+    assert {
+        key for key in {*config, *base} if without_scope(config.get(key)) != without_scope(base.get(key))
+    } == RM_LINES
+    kept = dict(without_scope(config.model.head), type=base.model.head.type)
+    assert kept.pop('omega') == 0.5 and kept == without_scope(base.model.head)
     augments = config.data_preprocessor.batch_augments.augments
     types = [each.type for each in augments] if isinstance(augments, list) else [augments.type]
     assert types == (['RecursiveMix'] if folder == 'rm_recipes' else ['RecursiveMix', 'Mixup', 'CutMix'])
-    assert types[1:] == [] or plain(augments[1:]) == plain(base.model.train_cfg.augments)
+    assert types[1:] == [] or without_scope(augments[1:]) == without_scope(base.model.train_cfg.augments)
     if 'depth' in less:
         config.model.head.in_channels = 512
     model = build(config, **less)

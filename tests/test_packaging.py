@@ -39,16 +39,13 @@ def wheel(source):
     return zipfile.ZipFile(next(folder.glob('*.whl')))
 
 
-def test_configs_and_tools_ship_in_the_wheel(wheel):
+def test_configs_tools_data_and_the_command_ship_in_the_wheel(wheel):
     names = set(wheel.namelist())
-    for folder in ('configs', 'tools'):
+    for folder, place in (('configs', 'mmrm/.mim/'), ('tools', 'mmrm/.mim/'), ('mmrm', '')):
         for path in (shipped() / folder).rglob('*'):
-            if path.is_file() and '__pycache__' not in path.parts:
-                assert f'mmrm/.mim/{path.relative_to(shipped()).as_posix()}' in names
-    assert 'mmrm/.mim/model-index.yml' in names
-
-
-def test_the_command_ships_in_the_wheel(wheel):
+            if path.is_file() and path.suffix != '.pyc' and '.mim' not in path.parts:
+                assert f'{place}{path.relative_to(shipped()).as_posix()}' in names
+    assert {'mmrm/py.typed', 'mmrm/.mim/model-index.yml'} <= names
     scripts = wheel.read(f'mmrm-{__version__}.dist-info/entry_points.txt').decode()
     assert 'mmrm = mmrm.cli:main' in scripts
 
@@ -67,17 +64,6 @@ def test_each_config_has_one_file_that_mim_finds_by_its_name(wheel):
         assert names.count(alias) == 1, alias
         text = wheel.read(f'mmrm/.mim/aliases/{alias}').decode()
         assert text == f"_base_ = '../configs/{config.parent.name}/{config.name}'\n"
-
-
-def test_data_and_the_mark_of_types_ship_in_the_wheel(wheel):
-    package = shipped() / 'mmrm'
-    data = {
-        path.relative_to(shipped()).as_posix()
-        for path in package.rglob('*')
-        if path.is_file() and path.suffix != '.pyc' and '.mim' not in path.parts
-    }
-    assert 'mmrm/py.typed' in data
-    assert data <= set(wheel.namelist())
 
 
 def test_the_stacks_are_extras(wheel):

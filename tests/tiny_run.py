@@ -3,6 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from mmpretrain.registry import MODELS
 from PIL import Image
 
 CONFIG = """
@@ -54,17 +58,37 @@ CLASSES = dict(
 BESIDE = "data_preprocessor = model.pop('data_preprocessor')\n"
 
 
-def write_run(folder: Path, epochs: int = 2, images: int = 12, more: str = '') -> Path:
-    """Write the images to ``folder/data`` and the config, with ``more`` lines at its end, to ``folder/tiny.py``."""
+def write_images(folder: Path, images: int, classes: int = 2, size: int = 32) -> Path:
+    """Noise, the brighter the higher its class, in ``folder/class0`` and so on."""
     rng = np.random.default_rng(0)
     for index in range(images):
-        path = folder / 'data' / f'class{index % 2}' / f'{index}.png'
+        path = folder / f'class{index % classes}' / f'{index}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = rng.integers(0, 156, (32, 32, 3)) + 100 * (index % 2)
+        pixels = rng.integers(0, 156, (size, size, 3)) + 100 * (index % classes) // (classes - 1)
         Image.fromarray(pixels.astype('uint8')).save(path)
+    return folder
+
+
+def write_run(folder: Path, epochs: int = 2, images: int = 12, more: str = '') -> Path:
+    """Write the images to ``folder/data`` and the config, with ``more`` lines at its end, to ``folder/tiny.py``."""
+    write_images(folder / 'data', images)
     config = folder / 'tiny.py'
     config.write_text(CONFIG.format(data_root=str(folder / 'data'), epochs=epochs) + more)
     return config
+
+
+def write_trained(folder, seed=0, more=''):
+    """Write data, config and a checkpoint of random weights below ``folder``; returns (config, checkpoint)."""
+    config = write_run(folder, images=8, more=more)
+    init_default_scope('mmpretrain')
+    torch.manual_seed(seed)
+    model = MODELS.build(Config.fromfile(config).model)
+    checkpoint = folder / f'seed{seed}.pth'
+    torch.save(
+        dict(meta=dict(epoch=7, dataset_meta=dict(classes=('class0', 'class1'))), state_dict=model.state_dict()),
+        checkpoint,
+    )
+    return config, checkpoint
 
 
 def in_pure_python(config: Path) -> Path:

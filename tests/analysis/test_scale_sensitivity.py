@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small_world import write_trained
+from tiny_run import write_trained
 from torch import nn
 
 from mmrm.utils.errors import UserValueError

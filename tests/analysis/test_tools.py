@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from run_logs import write_run as write_log
-from small_world import write_trained
+from tiny_run import write_trained
 
 TOOLS = Path(__file__).parents[2] / 'tools' / 'analysis'
 

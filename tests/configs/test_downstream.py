@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
+from helpers import without_scope
 from mmengine.config import Config
 
 from mmrm.weights import find_checkpoint, read_checkpoint
@@ -93,13 +94,6 @@ def test_detectors_on_resnet50_are_mmdets_own(network):
     assert without_scope(config) == without_scope(stock)
     assert config['model']['backbone']['frozen_stages'] == 1 and config['model']['backbone']['norm_eval'] is True
     assert config['model']['backbone']['style'] == 'pytorch'
-
-
-def without_scope(node):
-    """mmengine notes the package that a base came from."""
-    if isinstance(node, dict):
-        return {key: without_scope(value) for key, value in node.items() if key != '_scope_'}
-    return [without_scope(item) for item in node] if isinstance(node, (list, tuple)) else node
 
 
 @pytest.mark.parametrize('network', COCO)

@@ -11,7 +11,7 @@ from helpers import classifier
 from mmengine.config import Config
 from mmpretrain.registry import MODELS
 from PIL import Image
-from small_world import write_trained
+from tiny_run import write_trained
 from torch import nn
 
 from mmrm.report import cam
