@@ -5,6 +5,8 @@ import re
 import sys
 from pathlib import Path
 
+from docutils import nodes
+
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT))
@@ -17,11 +19,11 @@ author = 'The mmrm authors'
 release = version = __version__
 
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
-myst_enable_extensions = ['dollarmath']
 myst_heading_anchors = 3
 autodoc_member_order = 'bysource'
 autodoc_typehints_format = 'short'
 toc_object_entries_show_parents = 'hide'
+python_maximum_signature_line_length = 100
 
 highlight_language = 'none'
 
@@ -30,24 +32,27 @@ html_title = f'mmrm {release}'
 html_theme_options = dict(top_of_page_buttons=[])
 html_copy_source = False
 
-# Where links to files outside docs/ lead: GitHub where its workflow builds the site, else this checkout.
+# Pages link to README, configs and examples by relative paths, as a repository's file view needs them. On the site they
+# lead to GitHub where its workflow builds it, else to this checkout. MyST refuses file:// links, hence OUTSIDE.
 repository = os.environ.get('GITHUB_REPOSITORY')
 files = f'https://github.com/{repository}/blob/main' if repository else ROOT.as_uri()
+OUTSIDE = 'https://outside.invalid'
 
 
-def link_files(app, name, source):
-    """Pages link to README, configs and examples by relative paths, which a repository's file view needs."""
-
-    def link(found):
+def mark_links(app, name, source):
+    def mark(found):
         path = (DOCS / name).parent.joinpath(found[1]).resolve()
-        if path.is_relative_to(DOCS):
-            return found[0]
-        if not path.exists():
-            raise FileNotFoundError(f'{name}: {found[1]} does not exist')
-        return f']({files}/{path.relative_to(ROOT).as_posix()}'
+        return found[0] if path.is_relative_to(DOCS) else f']({OUTSIDE}/{path.relative_to(ROOT).as_posix()}'
 
-    source[0] = re.sub(r'\]\((\.\./[^)#\s]+)', link, source[0])
+    source[0] = re.sub(r'\]\((\.\./[^)#\s]+)', mark, source[0])
+
+
+def link_files(app, doctree):
+    for link in doctree.findall(nodes.reference):
+        if link.get('refuri', '').startswith(OUTSIDE):
+            link['refuri'] = files + link['refuri'].removeprefix(OUTSIDE)
 
 
 def setup(app):
-    app.connect('source-read', link_files)
+    app.connect('source-read', mark_links)
+    app.connect('doctree-read', link_files)

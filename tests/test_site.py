@@ -15,11 +15,12 @@ PAGES = sorted(
 
 
 @pytest.mark.filterwarnings('ignore')
-def test_site_builds_without_a_warning(tmp_path, capfd):
+def test_site_builds_without_a_warning(tmp_path, capfd, monkeypatch):
     """An unknown page, heading or anchor of a link is a warning of MyST's, a broken docstring one of autodoc's."""
     pytest.importorskip('furo', reason='needs requirements/lock-docs.txt')
     from sphinx.cmd.build import build_main
 
+    monkeypatch.setenv('GITHUB_REPOSITORY', 'somebody/mmrm')
     code = build_main(['-W', '--keep-going', '-q', '-b', 'html', str(ROOT / 'docs'), str(tmp_path)])
     assert code == 0, capfd.readouterr().err
     search = (tmp_path / 'searchindex.js').read_text()
@@ -27,6 +28,10 @@ def test_site_builds_without_a_warning(tmp_path, capfd):
     assert not missing
     api = (tmp_path / 'api' / 'method.html').read_text()
     assert 'id="mmrm.RecursiveMixModel"' in api and 'mmrm.RecursiveMixModel.reset_history' in api
+    links = re.findall(
+        'href="https://github.com/somebody/mmrm/blob/main/([^"#]*)', (tmp_path / 'index.html').read_text()
+    )
+    assert 'README.md' in links and all((ROOT / link).exists() for link in links)
     assert 'prefers-color-scheme' in (tmp_path / '_static' / 'styles' / 'furo.css').read_text()
 
 
