@@ -73,7 +73,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
 
     def before_train(self, runner) -> None:
         super().before_train(runner)
-        self._written, self._saved_at = time.monotonic(), -1
+        self._written, self._saved_at = time.monotonic(), runner.iter  # nothing is lost before the first iteration
         self._midway = list(runner.message_hub.runtime_info.get('midway_ckpts', []))
         if getattr(self, 'best_ckpt_path', None):
             self.best_ckpt_path = self._here(self.best_ckpt_path)
@@ -84,12 +84,9 @@ class CrashSafeCheckpointHook(CheckpointHook):
             self._tidy(runner)
         if not isinstance(runner.train_loop, ResumableLoop):
             self.every_minutes = None
-        if runner._resume:  # until the first iteration, and in a validation before it, that checkpoint is this run's
-            self._saved_at = runner.iter
         self._stop, self._training = 0, self.saves_on_signals(runner)
         self._look(0)
-        if self._stop:
-            self._end(runner, runner.iter)
+        self._act(runner, runner.iter, runner.epoch)
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         if isinstance(runner.train_loop, EpochBasedTrainLoop) and self.end_of_epoch(runner.train_dataloader, batch_idx):
@@ -97,14 +94,11 @@ class CrashSafeCheckpointHook(CheckpointHook):
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
         if not isinstance(runner.train_loop, ResumableLoop):
             return
-        self._look(runner.iter + 1)
-        saved = self._saved_at == runner.iter + 1
-        # Between two updates of an accumulated gradient it would have to hold that, too.
-        if (self._due or self._stop) and not saved and not accumulating(runner.optim_wrapper):
-            self._save_midway(runner, runner.iter + 1, runner.epoch)
-            saved = True
-        if self._stop and saved:
-            self._end(runner, runner.iter + 1)
+        step = runner.iter + 1
+        self._look(step)
+        # Between two updates of an accumulated gradient a checkpoint would have to hold that, too.
+        if self._saved_at == step or not accumulating(runner.optim_wrapper):
+            self._act(runner, step, runner.epoch)
 
     # ---------------------------------------------------------------------------------------- the clock and the signals
     def _look(self, step: int) -> None:
@@ -132,12 +126,12 @@ class CrashSafeCheckpointHook(CheckpointHook):
         runner.logger.info(message)
         raise signals.Stopped(message, saved=self.last_ckpt is not None, together=True)
 
-    def _act_between(self, runner, epochs: int) -> None:
-        """Save and end the run if all know that it is time to, after iteration ``runner.iter`` and before the next."""
-        if (self._due or self._stop) and self._saved_at != runner.iter:
-            self._save_midway(runner, runner.iter, epochs)
+    def _act(self, runner, step: int, epochs: int) -> None:
+        """Save and end the run if all know that it is time to, with ``step`` iterations and ``epochs`` epochs done."""
+        if (self._due or self._stop) and self._saved_at != step:
+            self._save_midway(runner, step, epochs)
         if self._stop:
-            self._end(runner, runner.iter)
+            self._end(runner, step)
 
     def before_val_epoch(self, runner) -> None:
         if self._training:  # some samplers give some processes a batch more
@@ -147,7 +141,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
         if self._training and batch_idx < self._val_batches:
             self._look(batch_idx + 1)
             if self._stop:
-                raise ValidationCutOff(lambda: self._act_between(runner, runner.epoch))
+                raise ValidationCutOff(lambda: self._act(runner, runner.iter, runner.epoch))
 
     def _save_midway(self, runner, step: int, epochs: int) -> None:
         """Write ``iter_<step>.pth`` in place of the last one of its kind. Call it in all processes."""
@@ -172,7 +166,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
             self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch + 1, iter=step))
         if isinstance(runner.train_loop, ResumableLoop):
             self._look(0)
-            self._act_between(runner, runner.epoch + 1)
+            self._act(runner, runner.iter, runner.epoch + 1)
 
     def after_train(self, runner) -> None:
         self._training = False
