@@ -36,7 +36,7 @@ SIZES = dict(
     engine=1858,
     weights=1703,
     report=1415,
-    cli=2115,
+    cli=2000,
 )
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 ROW_OF = {room: number for number, rooms in enumerate(ROWS) for room in rooms}

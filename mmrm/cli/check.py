@@ -145,10 +145,7 @@ def _check_weights(model, report: Report) -> None:
         if 'checkpoint' in str(getattr(module, 'init_cfg', None) or '') and all(module is not part for part in known)
     ]
     if lenient:
-        report.problems.append(
-            f'weights: {", ".join(lenient)} loads leniently, only warning of what does not fit. '
-            'Use StrictPretrained in model.init_cfg'
-        )
+        report.problems.append(f'weights: {", ".join(lenient)} loads leniently: use StrictPretrained in model.init_cfg')
     elif not filled:
         report.facts.append('weights     from scratch')
     if not filled:
@@ -164,9 +161,8 @@ def _check_weights(model, report: Report) -> None:
             report.facts.append(f"            all {file.tensors} tensors of the backbone equal the file's, bit for bit")
         if getattr(backbone, 'style', None) == 'caffe' and getattr(backbone, 'depth', 0) >= 50:
             report.problems.append(
-                "weights: the backbone has style='caffe', another network with the same tensors. Weights of mmrm, of "
-                "RecursiveMix's authors and of torchvision need style='pytorch', RGB, and their mean and std in the "
-                'data preprocessor'
+                "weights: the backbone has style='caffe', another network with the same tensors. mmrm's weights need "
+                "style='pytorch', RGB, and their mean and std in the data preprocessor"
             )
 
 
@@ -276,7 +272,7 @@ def _check_images(cfg, report: Report, jobs: Optional[int]) -> None:
             continue
         if None in files:  # CIFAR
             report.facts.append(
-                f'{part:5} data  {len(files):,} images inside the files of {type_name(config)}, not decoded'
+                f'{part:5} data  {len(files):,} images in the files of {type_name(config)}, not decoded'
             )
         else:
             parts.setdefault(part, []).extend(files)

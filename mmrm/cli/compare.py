@@ -56,25 +56,15 @@ def _value(text: str):
 def build_parser() -> Parser:
     parser = Parser(prog='mmrm compare', description=__doc__, allow_abbrev=False)
     parser.add_argument('config', help='config of a classifier, as for mmrm train')
-    parser.add_argument(
-        '--methods',
-        nargs='+',
-        type=method,
-        metavar='METHOD',
-        default=[method(name) for name in ('none', 'cutmix', 'rm')],
-        help=f'some of {", ".join(METHODS)}, with options as in rm:prob=0.5,omega=0.5; each is compared with the first '
-        'one (default: none cutmix rm)',
-    )
+    methods = f'some of {", ".join(METHODS)}, with options as in rm:prob=0.5,omega=0.5 (default: none cutmix rm)'
+    default = [method(name) for name in ('none', 'cutmix', 'rm')]
+    parser.add_argument('--methods', nargs='+', type=method, metavar='METHOD', default=default, help=methods)
     parser.add_argument('--seeds', nargs='+', type=natural, default=[0, 1, 2], metavar='N', help='default: 0 1 2')
     parser.add_argument('--jobs', type=positive, default=1, metavar='N', help='runs at a time (default: 1)')
     parser.add_argument('--gpus', type=positive, default=1, metavar='N', help='GPUs of a run (default: 1)')
     parser.add_argument('--work-dir', help='holds <method>/seed<N> (default: work_dirs/<config>-compare)')
-    parser.add_argument(
-        '--images-per-class', type=positive, metavar='N', help='train on N images of each class, drawn by the seed'
-    )
-    parser.add_argument(
-        '--test-last', action='store_true', help='no validation in between: test the last epoch, on the test data'
-    )
+    parser.add_argument('--images-per-class', type=positive, metavar='N', help='train on N of each, drawn by the seed')
+    parser.add_argument('--test-last', action='store_true', help='validate once: the last epoch, on the test data')
     parser.add_argument('--metric', default='accuracy/top1', help='what is compared (default: accuracy/top1)')
     parser.add_argument('--device', choices=('cuda', 'cpu'), help='as in mmrm train')
     parser.add_cfg_options('settings for all runs, as in mmrm train')
@@ -183,10 +173,7 @@ def set_method(cfg, each: Method) -> None:
     if type_name(head) == 'RMConsistencyHead':
         head.omega = 0 if each.name != 'rm' else head.get('omega') or OMEGA
     elif each.name == 'rm':
-        raise UserValueError(
-            f'{each.label}: RM needs RMConsistencyHead on a feature map, and the head is {type_name(head)}: '
-            'docs/networks.md has the lines for this network.'
-        )
+        raise UserValueError(f'{each.label} needs RMConsistencyHead; the head is {type_name(head)} (docs/networks.md).')
     if isinstance(model.get('train_cfg'), dict):
         model.train_cfg = {key: value for key, value in model.train_cfg.items() if key not in ('augments', 'probs')}
     augment, probs = METHODS[each.name], None
@@ -241,9 +228,7 @@ def labels_of(cfg) -> List[int]:
     find_data(found, ('train',))
     dataset = found.train_dataloader.dataset
     if 'dataset' in dataset or 'datasets' in dataset or dataset.get('indices') is not None:
-        raise UserValueError(
-            '--images-per-class needs a train_dataloader.dataset that is not wrapped and has no indices.'
-        )
+        raise UserValueError('--images-per-class needs a train data set that is not wrapped and has no indices.')
     built = build_lazily(dataset, found.get('default_scope'))
     if not hasattr(built, 'get_gt_labels'):
         raise UserValueError(f'--images-per-class: {type(built).__name__} does not list the labels of its images.')

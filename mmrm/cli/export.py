@@ -22,11 +22,8 @@ def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add = {}
     for name, text in KINDS.items():
         kind = kinds.add_parser(name, help=text, description=f'Export {text}.', allow_abbrev=False)
-        kind.add_argument(
-            'source',
-            metavar='RUN',
-            help="a run's folder (its best checkpoint, else its last), or a checkpoint, also of the authors",
-        )
+        run = "a run's folder (its best checkpoint, else its last), or a checkpoint, also of the authors"
+        kind.add_argument('source', metavar='RUN', help=run)
         kind.add_argument('out', metavar='OUT', help='file or folder to write')
         if name != 'backbone':
             kind.add_argument('--config', help='of RUN, where the checkpoint does not carry it')
@@ -39,13 +36,8 @@ def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     for name in ('backbone', 'classifier'):
         add[name]('--half', action='store_true', help='in float16, half the size')
     for name in ('onnx', 'torch.export'):
-        add[name](
-            '--dynamic',
-            nargs='?',
-            const='batch',
-            choices=('batch', 'all'),
-            help='any number of images (batch, the default), or also any size (all)',
-        )
+        dynamic = 'any number of images (batch, the default), or also any size (all)'
+        add[name]('--dynamic', nargs='?', const='batch', choices=('batch', 'all'), help=dynamic)
         help = "height and width, or one for both (default: the config's test pipeline)"
         add[name]('--size', nargs='+', type=positive, metavar='N', help=help)
     add['huggingface']('--library', choices=('timm', 'transformers'), default='timm', help='for which (default: timm)')

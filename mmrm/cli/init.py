@@ -26,10 +26,7 @@ from .options import METHOD, METHODS, Parser, positive
 PART_NAMES = dict(  # of folders, in small letters
     train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test', 'testing')
 )
-OFFLINE = (
-    ' Without the network: fetch the file on another machine and give it with --weights FILE, start from a run of '
-    'yours with --weights FOLDER, or from scratch, which needs far more images, with --weights none.'
-)
+OFFLINE = ' Without the network: --weights FILE, --weights RUN, or --weights none, which needs far more images.'
 
 
 VIT = dict(pretrained=False, features_only=True, out_indices=[-1])  # arguments of timm for the map of a plain ViT
@@ -84,21 +81,14 @@ def build_parser() -> Parser:
     parser.add_argument('--classes', action='store_true', help='every folder is a class, also train, val and test')
     parser.add_argument('--method', choices=list(METHODS), default=METHOD, help=f'mixing method (default: {METHOD})')
     parser.add_argument('--out', metavar='FILE.py', help="config to write (default: the folder's name, here)")
-    parser.add_argument(
-        '--network',
-        help=f'one of {", ".join(NETWORKS)}, or timm/NAME (default: resnet50, or resnet18 below 2,000 training images)',
-    )
-    parser.add_argument(
-        '--weights',
-        metavar='torchvision|timm|FILE|RUN|none',
-        help="where training starts; torchvision's and timm's are fetched once (default: torchvision, else timm)",
-    )
+    networks = f'{", ".join(NETWORKS)} or timm/NAME (default: resnet50; resnet18 below 2,000 images)'
+    parser.add_argument('--network', metavar='NAME', help=networks)
+    weights = 'torchvision, timm, FILE, RUN or none: where training starts (default: torchvision, else timm)'
+    parser.add_argument('--weights', metavar='SOURCE', help=weights)
     parser.add_argument('--size', type=positive, help="side of the network's input (default: 224, or 128)")
     parser.add_argument('--epochs', type=positive, help='length of the training (default: by the number of images)')
     parser.add_argument('--batch', type=positive, help='images per process (default: 32, fewer for small folders)')
-    parser.add_argument(
-        '--val', type=fraction, default=0.2, help='fraction of each class for validation without val (default: 0.2)'
-    )
+    parser.add_argument('--val', type=fraction, default=0.2, help='fraction for validation without val (default: 0.2)')
     parser.add_argument('--quick', action='store_true', help='read headers and ends of the images, do not decode them')
     parser.add_argument('--jobs', type=positive, metavar='N', help='threads that decode (default: one per core)')
     return parser
@@ -231,17 +221,14 @@ def read_folder(root: Path, only_classes: bool = False) -> ImageFolder:
     others = [name for name in names if name not in prefixes.values() and not name.startswith('.')]
     hint = ''
     if prefixes['train'] and others:
-        hint = (
-            f'{prefixes["train"]} is taken for the training images, so {abbreviate(others)} beside it is not used; if '
-            'it is a class, give --classes'
-        )
+        hint = f'{prefixes["train"]} holds the training images, {abbreviate(others)} is not used (or give --classes)'
         notes.append(hint)
     parts = {part: _class_files(root, prefix, notes) for part, prefix in prefixes.items()}
     train = root / prefixes['train']
     if len(parts['train']) < 2:
         raise UserFileError(
-            f'{train} has {len(parts["train"])} class folders with images ({", ".join(EXTENSIONS)}), two or more are '
-            f'needed: put the images of each class into a folder of its own.{f" Here {hint}." if hint else ""}'
+            f'{train} has {len(parts["train"])} class folders with images ({", ".join(EXTENSIONS)}); two or more are '
+            f'needed, one per class. {hint}'
         )
     classes = tuple(parts['train'])
     for part in ('val', 'test'):
@@ -310,10 +297,8 @@ def split_off(folder: ImageFolder, share: float) -> ImageFolder:
         ordered = sorted(files, key=lambda file: hashlib.sha256(file.encode()).hexdigest())
         number = min(max(1, round(share * len(files))), len(files) - 1)
         val[name], train[name] = sorted(ordered[:number]), sorted(ordered[number:])
-    folder.notes.append(
-        f'there is no val folder: {sum(map(len, val.values())):,} images, {share:.0%} of each class, are put aside, '
-        'the same ones every time'
-    )
+    number = sum(map(len, val.values()))
+    folder.notes.append(f'there is no val folder: {number:,} images, {share:.0%} of each class, are put aside')
     return folder._replace(parts=dict(folder.parts, train=train, val=val))
 
 
@@ -372,10 +357,8 @@ def _timm_network(name: str, size: int) -> Network:
         raise UserValueError(message) from error
     # Channels last, as Swin's, is (1, 7, 7, 768).
     if features.ndim != 4 or features.shape[2] != features.shape[3] or features.shape[1] <= features.shape[2]:
-        raise UserValueError(
-            f'--network timm/{name} returns features of {tuple(features.shape)}, not a map with channels first; RM '
-            'needs one.'
-        )
+        shape = tuple(features.shape)
+        raise UserValueError(f'--network timm/{name} returns features of {shape}, not a map with channels first.')
     return Network(
         f"dict(type='TIMMBackbone', model_name={name!r}{more})",
         features.shape[1],
@@ -450,9 +433,7 @@ def _timm_tensors(name: str, network: Network, given: Optional[dict]) -> dict:
     try:
         model = timm.create_model(network.timm, pretrained=given is None)
     except Exception as error:  # a hub raises many kinds
-        raise UserFileError(
-            f"timm's weights of {network.timm} could not be fetched: {one_line(error)}.{OFFLINE}"
-        ) from error
+        raise UserFileError(f'weights {network.timm} of timm: {one_line(error)}.{OFFLINE}') from error
     tensors = given or model.state_dict()
     if 'features_only' in network.backbone:
         wanted = timm.create_model(network.timm, **VIT).state_dict()  # of its layers, as `model`
@@ -535,9 +516,7 @@ def check_free(files: Sequence[Path]) -> None:
     """Raise if one of the files exists: nothing is ever overwritten."""
     taken = next((path for path in files if path.exists()), None)
     if taken:
-        raise UserFileError(
-            f'{show_path(taken)} exists and is not overwritten; remove it, or give another --out FILE.py.'
-        )
+        raise UserFileError(f'{show_path(taken)} exists and is not overwritten; give another --out FILE.py.')
 
 
 def write(texts: Dict[Path, str], checkpoint: str, tensors: Optional[dict]) -> List[Path]:

@@ -129,14 +129,9 @@ def merged_config(config: Path, options: dict) -> Config:
     cfg = read_config(config, options)
     length = (cfg.get('train_cfg') or {}).get('max_epochs')
     if not isinstance(length, int):
-        raise UserValueError(
-            f'train_cfg.max_epochs must be a whole number, not {length!r} (config {config} and its options)'
-        )
+        raise UserValueError(f'config {config}: train_cfg.max_epochs must be a whole number, not {length!r}.')
     if checkpoint_out_dir(cfg):
-        raise UserValueError(
-            f'config {config}: default_hooks.checkpoint.out_dir would be one folder for several runs; '
-            'leave it out, --work-dir moves them all.'
-        )
+        raise UserValueError(f'config {config}: leave default_hooks.checkpoint.out_dir out; --work-dir moves all runs.')
     return cfg
 
 
@@ -151,8 +146,7 @@ def check_same(run: Job) -> None:
     ]
     if differ:
         raise UserFileError(
-            f'{run.work_dir} holds a run with other settings ({"; ".join(differ)}). It is left as it is; give the same '
-            'settings, or another --work-dir.'
+            f'{run.work_dir} holds a run with other settings ({"; ".join(differ)}): give another --work-dir.'
         )
 
 
@@ -306,8 +300,9 @@ def environments(jobs: int, gpus: int, cpu: bool) -> List[dict]:
     visible = os.environ.get('CUDA_VISIBLE_DEVICES')
     devices = visible.split(',') if visible else [str(index) for index in range(torch.cuda.device_count())]
     if len(devices) < jobs * gpus:
+        wanted = jobs * gpus
         raise UserValueError(
-            f'{jobs} runs at a time, each on {gpus} GPU(s): that needs {jobs * gpus}, and there are {len(devices)}'
+            f'{jobs} runs at a time, each on {gpus} GPU(s), needs {wanted}, and there are {len(devices)}'
         )
     return [
         dict(CUDA_VISIBLE_DEVICES=','.join(devices[slot * gpus : (slot + 1) * gpus]), PORT=str(29500 + slot))

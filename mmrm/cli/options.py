@@ -26,9 +26,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.add_argument(
-            '--trust', action='store_true', help='read files of others also where that would execute them (SECURITY.md)'
-        )
+        self.add_argument('--trust', action='store_true', help='read files also where that executes them (SECURITY.md)')
 
     def add_cfg_options(self, help: str, option: str = '--cfg-options') -> None:
         """``--cfg-options KEY=VALUE ...`` as ``{'a.b': value}``, ``{}`` without any."""
@@ -37,18 +35,11 @@ class Parser(argparse.ArgumentParser):
     def add_run_options(self) -> None:
         """Add what train and test take."""
         self.add_argument('--gpus', type=positive, help='start one process per GPU on this node (default: run here)')
-        self.add_argument(
-            '--device',
-            choices=DEVICES,
-            help="default: the GPU (on a Mac, torch's mps), an error without one; MMRM_DEVICE=cpu is --device cpu",
-        )
+        device = "default: the GPU (on a Mac, torch's mps), an error without one; MMRM_DEVICE=cpu is --device cpu"
+        self.add_argument('--device', choices=DEVICES, help=device)
         self.add_cfg_options('settings that replace those of the config, e.g. train_dataloader.batch_size=32')
-        self.add_argument(
-            '--launcher',
-            choices=('none', 'pytorch', 'slurm', 'mpi'),
-            default='none',
-            help='who started this process; with --gpus it is not needed',
-        )
+        launchers, which = ('none', 'pytorch', 'slurm', 'mpi'), 'what started this process; not needed with --gpus'
+        self.add_argument('--launcher', choices=launchers, default='none', help=which)
         self.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
         self.add_argument('--traceback', action='store_true', help='the traceback also for mistakes in the input')
 

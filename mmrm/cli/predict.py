@@ -19,16 +19,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         allow_abbrev=False,
         epilog='Exit code: 0, or 1 if an image could not be read (a line on stderr each), or 2 for a mistake.',
     )
-    parser.add_argument(
-        'source', metavar='RUN', help="a run's folder (its best checkpoint, else its last), or a checkpoint"
-    )
+    run = "a run's folder (its best checkpoint, else its last), or a checkpoint"
+    parser.add_argument('source', metavar='RUN', help=run)
     parser.add_argument('images', nargs='+', metavar='IMAGE', help='image files, or folders of them')
     parser.add_argument('--config', help='of RUN, where the checkpoint does not carry it')
     parser.add_argument('--top', type=positive, default=3, metavar='N', help='classes per image (default: 3)')
     parser.add_argument('--json', nargs='?', const='-', metavar='FILE', help='as JSON, to a file or to stdout')
-    parser.add_argument(
-        '--cam', metavar='FOLDER', help='write a picture per image: where its classes are seen (GradCAM)'
-    )
+    parser.add_argument('--cam', metavar='FOLDER', help='write a picture per image: where its classes are seen')
     parser.add_argument('--overwrite', action='store_true', help='replace files that exist')
     parser.add_argument('--device', choices=('cpu', 'cuda'), help='default: cuda if there is one')
     args = parser.parse_args(argv)

@@ -134,9 +134,7 @@ def check_start(model: torch.nn.Module, cfg: Config) -> None:
         check_weights(model, cfg.load_from)
     except UserFileError as error:
         if not cfg.get('allow_partial'):
-            raise UserFileError(
-                f'load_from: {error}. To start from what fits: --cfg-options allow_partial=True'
-            ) from error
+            raise UserFileError(f'load_from: {error}. To load what fits: --cfg-options allow_partial=True') from error
         warn(f'load_from: {error}. Only what fits is loaded.')
 
 
@@ -219,8 +217,7 @@ def check_schedule(cfg: Config) -> None:
         last = max((end for end in ends if isinstance(end, int)), default=0)
         if length < last < INFINITE:
             warn(
-                f'param_scheduler ({type_name(each)}) is meant for {last} epochs, and train_cfg.max_epochs is '
-                f'{length}: the learning rate will not come down as planned. Shorten the schedule, too.'
+                f'{type_name(each)} is meant for {last} epochs, and train_cfg.max_epochs is {length}: shorten it, too.'
             )
 
 
@@ -229,8 +226,7 @@ def check_file_names(cfg: Config) -> None:
     name = ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('filename_tmpl')
     if name not in (None, 'epoch_{}.pth', 'iter_{}.pth'):
         raise UserValueError(
-            f'config: default_hooks.checkpoint.filename_tmpl = {name!r}: checkpoints of other names than '
-            "'epoch_{}.pth' and 'iter_{}.pth' would not be found by --resume and could be overwritten. Leave it out."
+            f"filename_tmpl = {name!r}: --resume finds 'epoch_{{}}.pth' and 'iter_{{}}.pth' only. Leave it out."
         )
 
 
@@ -246,10 +242,7 @@ def check_runner_type(cfg: Config) -> None:
         what = 'optim_wrapper.use_fsdp'
     else:
         return
-    raise UserValueError(
-        f"config: {what} is not supported: the Runner's checkpoints and its exact resume need whole weights in every "
-        'process. Leave it out to train with DDP, or shard a RecursiveMixModel in a loop of your own (docs/gpus.md).'
-    )
+    raise UserValueError(f'config: {what} is not supported. Leave it out to train with DDP (docs/gpus.md).')
 
 
 def set_amp(cfg: Config, device: str, precision: str) -> None:
@@ -338,10 +331,7 @@ def check_unused(cfg: Config, args: argparse.Namespace) -> None:
     for folder in run_folders(cfg, args):
         holder = writing.lock_holder(folder / writing.RUN_LOCK)
         if holder:
-            raise UserFileError(
-                f'work dir {folder} is in use: {holder}, trains there. Wait for it or end it, or give another '
-                '--work-dir.'
-            )
+            raise UserFileError(f'work dir {folder} is in use: {holder}. Wait for it, or give another --work-dir.')
 
 
 @contextlib.contextmanager
@@ -373,10 +363,7 @@ def check_free_space(runner: Runner) -> None:
     size = 3 * 4 * sum(parameter.numel() for parameter in runner.model.parameters())
     free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
     if free < size:
-        raise UserFileError(
-            f'work dir {folder} has {free / 2**20:.0f} MiB free and a checkpoint takes about '
-            f'{size / 2**20:.0f} MiB; free some space or give another --work-dir.'
-        )
+        raise UserFileError(f'work dir {folder} has {free >> 20} MiB free, a checkpoint takes about {size >> 20} MiB.')
 
 
 # ------------------------------------------------------------------------------------------------------- checkpoints
@@ -399,10 +386,8 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
         cfg.load_from, cfg.resume = check_checkpoint(resume, to_resume=True), True
     elif saved_checkpoints(checkpoint_dir(cfg)) and not overwrite:
         newest = saved_checkpoints(checkpoint_dir(cfg))[-1]
-        raise UserFileError(
-            f'work dir {newest.parent} holds checkpoints, the newest {newest.name}: '
-            'go on with --resume, give another --work-dir, or replace them with --overwrite.'
-        )
+        ways = 'resume with --resume, replace them with --overwrite, or give another --work-dir'
+        raise UserFileError(f'work dir {newest.parent} holds checkpoints up to {newest.name}: {ways}.')
     if cfg.load_from and not cfg.resume:
         cfg.load_from = check_checkpoint(cfg.load_from)
     saved = parse_name(Path(cfg.load_from)) if cfg.resume else None
@@ -501,11 +486,8 @@ def check_checkpoint(path, to_resume: bool = False) -> str:
     if to_resume:
         missing = [key for key in ('meta', 'state_dict', 'message_hub', 'optimizer') if key not in checkpoint]
         if missing:
-            raise UserFileError(
-                f'checkpoint {path} has no {", ".join(missing)}: training cannot go on from it (a '
-                'best_*.pth holds weights only). To start a new run from its weights: '
-                f'--cfg-options load_from={path}'
-            )
+            start = f'To start a new run from its weights: --cfg-options load_from={path}'
+            raise UserFileError(f'checkpoint {path} has no {", ".join(missing)}, which a resume needs. {start}')
     return str(path)
 
 
@@ -523,10 +505,7 @@ def choose_device(asked: Optional[str] = None) -> str:
         os.environ['CUDA_VISIBLE_DEVICES'] = ''
         device_utils.DEVICE = 'cpu'
     elif get_device() == 'cpu' or asked not in (None, get_device()):
-        raise UserError(
-            f'torch found no {asked or "GPU"} device. If you mean to use the CPU, ask for it with --device cpu or '
-            'MMRM_DEVICE=cpu.'
-        )
+        raise UserError(f'torch found no {asked or "GPU"} device. To use the CPU: --device cpu or MMRM_DEVICE=cpu.')
     return get_device()
 
 
@@ -545,8 +524,6 @@ def set_launcher(cfg: Config, args: argparse.Namespace, device: str) -> None:
     missing = [name for name in RANK_VARIABLES[args.launcher].values() if name not in os.environ]
     if missing:
         how = dict(pytorch='tools/dist_train.sh (torchrun)', slurm='tools/slurm_train.sh (srun)', mpi='mpirun')
-        raise UserValueError(
-            f'--launcher {args.launcher} is for processes started by {how[args.launcher]}: '
-            f'{", ".join(missing)} not set.'
-        )
+        by = how[args.launcher]
+        raise UserValueError(f'--launcher {args.launcher} is for processes of {by}: {", ".join(missing)} not set.')
     check_gpus(max(local_rank() + 1, int(os.environ.get('LOCAL_WORLD_SIZE', 1))), device)

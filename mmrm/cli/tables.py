@@ -15,13 +15,8 @@ def parser() -> argparse.ArgumentParser:
     parser = Parser(prog='mmrm tables', description=__doc__, allow_abbrev=False)
     parser.add_argument('tables', nargs='*', metavar='TABLE', help=f'some of {", ".join(TABLES)} (default: all)')
     parser.add_argument('--work-dir', help='folder of the runs (default: work_dirs of the project)')
-    parser.add_argument(
-        '--run',
-        nargs='+',
-        default=[],
-        metavar='CONFIG=FOLDER',
-        help='a run at another place, e.g. configs/rm/resnet18_2xb64_cifar100.py=my/run',
-    )
+    run = 'a run at another place, e.g. configs/rm/resnet18_2xb64_cifar100.py=my/run'
+    parser.add_argument('--run', nargs='+', default=[], metavar='CONFIG=FOLDER', help=run)
     parser.add_argument('--results', nargs='+', default=[], metavar='FILE', help="others' runs, written by --save")
     parser.add_argument('--save', metavar='FILE', help='write the runs behind the tables to a .json file, for others')
     parser.add_argument('--format', choices=FORMATS, help='default: terminal, or by the ending of --out')

@@ -15,28 +15,13 @@ def parser() -> argparse.ArgumentParser:
     parser = Parser(prog='mmrm train', description=__doc__, allow_abbrev=False)
     parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')
     parser.add_argument('--work-dir', help='for checkpoints and logs (default: work_dirs/<regulariser>/<config>)')
-    parser.add_argument(
-        '--resume',
-        nargs='?',
-        const='auto',
-        metavar='PATH|auto',
-        help='resume from a checkpoint; without a path (or with "auto"), from the newest of the work dir',
-    )
-    parser.add_argument(
-        '--overwrite',
-        action='store_true',
-        help='start from the beginning in a work dir that holds checkpoints, and move them to replaced-<time> in it',
-    )
-    parser.add_argument(
-        '--amp',
-        nargs='?',
-        const='auto',
-        choices=('auto', 'float16', 'bfloat16'),
-        help='mixed precision (default: bfloat16 where the device has it, else float16; with --resume as before)',
-    )
-    parser.add_argument(
-        '--auto-scale-lr', action='store_true', help='multiply the lr by batch size / auto_scale_lr.base_batch_size'
-    )
+    resume = 'resume from a checkpoint (default: the newest of the work dir)'
+    parser.add_argument('--resume', nargs='?', const='auto', metavar='PATH', help=resume)
+    overwrite = 'start again in a work dir that holds checkpoints; these go to replaced-<time>'
+    parser.add_argument('--overwrite', action='store_true', help=overwrite)
+    amp = 'mixed precision (default: bfloat16 where the device has it, else float16; with --resume as before)'
+    parser.add_argument('--amp', nargs='?', const='auto', choices=('auto', 'float16', 'bfloat16'), help=amp)
+    parser.add_argument('--auto-scale-lr', action='store_true', help='scale the lr by batch size / base_batch_size')
     parser.add_argument('--no-validate', action='store_true', help='train without validation')
     parser.add_argument('--seed', type=natural, help='random seed; the default work dir ends in seed<N> then')
     parser.add_run_options()

@@ -2,6 +2,7 @@
 
 import pytest
 from mmengine.device import utils as device_utils
+from mmengine.visualization import Visualizer
 from tiny_run import write_run
 
 from mmrm.cli import train
@@ -15,6 +16,13 @@ def trained(tmp_path_factory):
     config = write_run(folder, more='default_hooks["checkpoint"]["max_keep_ckpts"] = 3\n')
     train.main([str(config), '--work-dir', str(folder / 'work'), '--device', 'cpu'])
     return config, folder / 'work'
+
+
+@pytest.fixture(autouse=True)
+def new_visualizers():
+    """Two runs that start in one second would share one, and the folder of the first may be gone."""
+    yield
+    Visualizer._instance_dict.clear()
 
 
 @pytest.fixture

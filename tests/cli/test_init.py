@@ -117,7 +117,7 @@ def test_folders_that_cannot_be_used_are_errors(folder):
     for wrong, message in (
         (folder / 'none', 'does not exist'),
         (folder.parent / 'file', 'is a file'),
-        (folder / 'circle', 'has 0 class folders .* put the images of each class into a folder of its own'),
+        (folder / 'circle', 'has 0 class folders .* two or more are needed, one per class'),
         (one, 'has 1 class folders .* two or more are needed'),
     ):
         with pytest.raises(UserFileError, match=message):
@@ -126,7 +126,9 @@ def test_folders_that_cannot_be_used_are_errors(folder):
 
 def test_a_class_called_train_is_said_to_be_taken_for_a_split(folder):
     (folder / 'circle').rename(folder / 'train')
-    with pytest.raises(UserFileError, match=r'train is taken for the training images, so square, stripes .* --classes'):
+    with pytest.raises(
+        UserFileError, match=r'train holds the training images, square, stripes is not used .* --classes'
+    ):
         read_folder(folder)
     assert read_folder(folder, only_classes=True).classes == ('square', 'stripes', 'train')
 

@@ -27,7 +27,6 @@ def in_a_folder(environment, monkeypatch, tmp_path):
         ('--device tpu', "'tpu'"),
         ('--launcher pytorch', 'dist_train.sh'),
         ('--launcher slurm', 'SLURM_PROCID'),
-        (f'--resume {"a" * 300}.pth', 'a' * 300),
         ('--amp float16', 'float16 needs a GPU'),
         ('--amp --cfg-options optim_wrapper.type=ApexOptimWrapper', '--amp replaces'),
     ],
@@ -79,7 +78,7 @@ def test_a_wrong_variable_is_named(error, run, monkeypatch, name, value):
 def test_a_missing_config_is_named_with_those_of_a_similar_name(error, tmp_path):
     message = error(train.main, 'configs/rm/resnet50_8xb64_in1.py', '--work-dir', tmp_path / 'work')
     assert 'in1.py does not exist' in message and 'configs/rm/resnet50_8xb64_in1k.py' in message
-    assert 'a' * 300 in error(train.main, f'{"a" * 300}.py') and not (tmp_path / 'work').exists()
+    assert not (tmp_path / 'work').exists()
 
 
 @pytest.mark.parametrize(

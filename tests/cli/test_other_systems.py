@@ -37,6 +37,7 @@ def test_a_run_trains_without_the_calls_of_linux(tmp_path):
     config = write_run(tmp_path, epochs=1, images=4)
     script = f"""
 {WITHOUT}
+from mmrm.cli import train
 sys.platform = 'darwin'
 train.main(sys.argv[1:])
 """
