@@ -47,16 +47,19 @@ def test_walk_over_the_graph_is_bit_equal_to_torchs_engine():
     assert all(torch.equal(gradient, leaf.grad) for leaf, gradient in found.items())
 
 
+def style_encoder():
+    return nn.Sequential(nn.Conv2d(3, 3, 1), *stylecutmix._layers(3, stylecutmix.ENCODER))
+
+
 def build(method, monkeypatch):
     """A small classifier with one method, bound and on the fake device."""
     omega = 0.5 if method in ('RecursiveMix', 'PerSample') else 0
     with unset_fake_temporarily():
         model = classifier(omega=omega, augments={'type': method, **OPTIONS.get(method, {})})
-        augment = model.data_preprocessor.batch_augments.augments[0]
-        encoder = nn.Sequential(nn.Conv2d(3, 3, 1), *stylecutmix._layers(3, stylecutmix.ENCODER))
-        decoder = nn.Sequential(*stylecutmix._layers(512, stylecutmix.DECODER)[:-1])
-        networks = dict(encoder=encoder.requires_grad_(False), decoder=decoder.requires_grad_(False))
+        augment, networks = model.data_preprocessor.batch_augments.augments[0], {}
         if method == 'StyleCutMix':
+            decoder = nn.Sequential(*stylecutmix._layers(512, stylecutmix.DECODER)[:-1])
+            networks = dict(encoder=style_encoder().requires_grad_(False), decoder=decoder.requires_grad_(False))
             monkeypatch.setattr(augment, '_network', lambda name, build: networks[name])
         if method == 'PuzzleMix':
             monkeypatch.setattr(augment, 'solve', lambda unary, down, right: np.zeros(unary.shape[:2]))
@@ -102,14 +105,10 @@ def test_a_step_stays_on_the_device(method, dtype, gpu, monkeypatch):
 
 def test_distances_of_classes_need_no_float64_on_the_device(gpu):
     with unset_fake_temporarily():
-        encoder, labels = (
-            nn.Sequential(nn.Conv2d(3, 3, 1), *stylecutmix._layers(3, stylecutmix.ENCODER)),
-            torch.arange(2),
-        )
+        encoder, labels = style_encoder(), torch.arange(2)
+    batches = [(torch.zeros(2, 3, 32, 32, device=DEVICE), labels)]
     with Watch() as watch:
-        found = stylecutmix.class_distances(
-            to_gpu(encoder), [(torch.zeros(2, 3, 32, 32, device=DEVICE), labels)], 2, 16
-        )
+        found = stylecutmix.class_distances(to_gpu(encoder), batches, 2, 16)
     assert found.shape == (2, 2) and watch.dtypes == {torch.float32}
 
 
