@@ -161,6 +161,11 @@ def encode(image: np.ndarray) -> str:
     return f'data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}'
 
 
+def shot(image: np.ndarray, caption: str, alt: str) -> Dict[str, str]:
+    """A picture as the page shows it."""
+    return dict(image=encode(image), caption=caption, alt=alt)
+
+
 # --------------------------------------------------------------------------------------------------------- classifiers
 def maps(run: Trained, dataset, reader: Reader, notes: List[str]) -> Dict[str, dict]:
     """Activation maps of test images for their class. Those of mixed images: tools/analysis/cam.py."""
@@ -170,12 +175,8 @@ def maps(run: Trained, dataset, reader: Reader, notes: List[str]) -> Dict[str, d
         [heat], [share] = cam.activation_maps(run.model, normalise(pixels, run.model.data_preprocessor), [index])
         heat = heat[: pixels.shape[0], : pixels.shape[1]]  # the preprocessor may have padded it
         shown, title = reader.to_rgb(pixels), f'test image {place}, {short_name(run.classes[index])}'
-        found[title] = dict(
-            truth=dict(image=encode(shown), caption=title, alt=title),
-            image=encode(cam.overlay(shown, heat)),
-            caption=f'p = {share:.2f}',
-            alt=f'activation map of {title}, p = {share:.2f}',
-        )
+        drawn = shot(cam.overlay(shown, heat), f'p = {share:.2f}', f'activation map of {title}, p = {share:.2f}')
+        found[title] = dict(drawn, truth=shot(shown, title, title))
     return found
 
 
@@ -203,12 +204,8 @@ def confusions(run: Trained, dataset, reader: Reader, notes: List[str]) -> List[
     for (truth, guess), mistakes in sorted(wrong.items(), key=lambda pair: (-len(pair[1]), pair[0]))[:CONFUSIONS]:
         name, other = short_name(run.classes[truth]), short_name(run.classes[guess])
         images = [
-            dict(
-                image=encode(reader.to_rgb(pixels_of(dataset[place]))),
-                caption=f'p = {share:.2f}',
-                alt=f'{name} taken for {other}, p = {share:.2f}',
-            )
-            for share, place in sorted(mistakes, reverse=True)[:EXAMPLES]
+            shot(reader.to_rgb(pixels_of(dataset[place])), f'p = {p:.2f}', f'{name} taken for {other}, p = {p:.2f}')
+            for p, place in sorted(mistakes, reverse=True)[:EXAMPLES]
         ]
         found.append(dict(truth=name, predicted=other, count=len(mistakes), of=seen.count(truth), images=images))
     return found

@@ -6,7 +6,7 @@
 import json
 import re
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -71,8 +71,8 @@ class Filled:
         config (str, optional): The config of the runs; None of runs of ``mmrm compare`` and of none.
         runs (list[RunLog]): The runs that the numbers are of.
         checkpoints (list[Path | None]): Of each of ``runs``, the one that has the reported number.
-        commands (list[str]): What fills the rest.
         notes (list[str]): What to know about the runs.
+        commands (list[str]): What fills the rest.
     """
 
     row: Row
@@ -82,7 +82,7 @@ class Filled:
     runs: List[RunLog]
     checkpoints: List[Optional[Path]]
     notes: List[str]
-    commands: List[str] = field(default_factory=list)
+    commands: List[str]
 
 
 # -------------------------------------------------------------------------------------------------------------- filling
@@ -130,9 +130,8 @@ def _fill_row(table: Table, row: Row, root: Path, given: Dict[str, List[RunLog]]
     marks = [mark for mark in (OTHER_SETTINGS, OTHER_DATA) if any(mark in note for note in notes)]
     state = ', '.join([_state(runs), *(f'{mark} left out' if mark == OTHER_DATA else mark for mark in marks)])
     checkpoints = [run.checkpoint(step, table.reported) for run, step in zip(counted, steps[table.reported])]
-    filled = Filled(row, cells, state, None if row.method else config, counted, checkpoints, notes)
-    filled.commands = _commands(row, row.runs or table.runs, config, runs, cells)
-    return filled
+    commands = _commands(row, row.runs or table.runs, config, runs, cells)
+    return Filled(row, cells, state, None if row.method else config, counted, checkpoints, notes, commands)
 
 
 def _places(row: Row, root: Path) -> Iterable[Tuple[str, List[Path]]]:
