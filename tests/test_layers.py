@@ -34,7 +34,7 @@ SIZES = dict(
     datasets=750,
     models=1345,
     engine=1858,
-    weights=1703,
+    weights=1697,
     report=1408,
     cli=2000,
 )

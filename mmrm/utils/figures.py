@@ -129,11 +129,6 @@ def share_text(share: float) -> str:
     return '<0.01' if 0 < share < 0.005 else f'{share:.2f}'
 
 
-def lambda_text(share: float) -> str:
-    """The line that tells lambda."""
-    return 'λ < 0.01' if 0 < share < 0.005 else f'λ = {share:.2f}'
-
-
 def hide_axes(axes) -> None:
     """An image's axes: no ticks, no frame."""
     axes.set(xticks=[], yticks=[])

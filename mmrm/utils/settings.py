@@ -233,9 +233,6 @@ def resume_differences(meta: dict, cfg: dict, processes: int) -> List[str]:
     seeds = meta.get('seed'), (cfg.get('randomness') or {}).get('seed')
     if None not in seeds and seeds[0] != seeds[1]:
         found.append(Difference('seed', *map(str, seeds)))
-    return [f'{each}{_effect(each.key)}' for each in found]
-
-
-def _effect(key: str) -> str:
-    restored = key.startswith(RESTORED) and not key.endswith('.type')
-    return ' (no effect: the value of the checkpoint stays)' if restored else ''
+    no_effect = ' (no effect: the value of the checkpoint stays)'
+    restored = [each.key.startswith(RESTORED) and not each.key.endswith('.type') for each in found]
+    return [f'{each}{no_effect if kept else ""}' for each, kept in zip(found, restored)]

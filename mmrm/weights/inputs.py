@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose
-from mmpretrain.registry import MODELS, TRANSFORMS
+from mmpretrain.registry import MODELS
 from PIL import Image
 
 from ..datasets.images import BrokenImageError, inspect_image
@@ -76,14 +76,6 @@ def _plain(step) -> dict:
     return {**json.loads(json.dumps(dict(step), default=str)), 'type': type_name(step)}
 
 
-def known_steps(cfg: Config) -> List[dict]:
-    """The test pipeline of a config (:func:`~mmrm.utils.config.test_steps`), or an error where it has none."""
-    steps = test_steps(cfg)
-    if steps is None:
-        raise UserValueError('the config has neither test_dataloader nor val_dataloader: how images go in is unknown.')
-    return steps
-
-
 class Reader:
     """Reads image files as the test of a config does.
 
@@ -96,8 +88,10 @@ class Reader:
 
     def __init__(self, cfg: Config):
         scope(cfg)
-        self.steps = known_steps(cfg)
-        self.transform, self.load = _compose(self.steps), None
+        self.steps = test_steps(cfg)
+        if self.steps is None:
+            raise UserValueError('the config has neither test_dataloader nor val_dataloader: how do images go in?')
+        self.transform, self.load = Compose(self.steps), None
         try:
             try:
                 self.read_blank()
@@ -105,7 +99,7 @@ class Reader:
                 held = _held_size(cfg)
                 resize = [dict(type='Resize', scale=(held, held), interpolation='area')] if held else []
                 first = [dict(type='LoadImageFromFile'), *resize]
-                self.load, self.steps = _compose(first), [*first, *self.steps]
+                self.load, self.steps = Compose(first), [*first, *self.steps]
                 self.read_blank()
         except UserError:
             raise
@@ -133,10 +127,6 @@ class Reader:
     def to_rgb(self, image: np.ndarray) -> np.ndarray:
         """What was read, as people see it."""
         return image if self.order == 'rgb' else image[..., ::-1].copy()
-
-
-def _compose(steps: List[dict]) -> Compose:
-    return Compose([TRANSFORMS.build(dict(step)) for step in steps])
 
 
 def _held_size(cfg: Config) -> Optional[int]:

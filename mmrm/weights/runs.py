@@ -11,8 +11,6 @@ from ..utils.processes import warn
 from ..utils.saved import find_saved, parse_name
 from .download import download
 
-CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
-
 
 def find_checkpoint(path: Union[str, Path], hint: str = '') -> Path:
     """The file that ``path`` stands for.
@@ -127,7 +125,7 @@ def weights_of_run(folder: Path, hint: str = '') -> Path:
     )
     if seeds:
         raise UserFileError(f'{folder} holds several runs, name one: {abbreviate(seeds)}.')
-    raise UserFileError(f'{folder} is a folder without a checkpoint (best_*.pth, {", ".join(CHECKPOINTS)}).{hint}')
+    raise UserFileError(f'{folder} is a folder without a checkpoint (best_*.pth, epoch_*.pth, iter_*.pth).{hint}')
 
 
 def _read_note(note: Path, log: Callable[[str], None]) -> str:

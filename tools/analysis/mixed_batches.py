@@ -173,7 +173,7 @@ def draw_gallery(gallery: Gallery, samples: int = 1, foot: Sequence[str] = ()):
 def panel_of(mixed: Mixed, sample: int, classes: Optional[Sequence[str]], with_share: bool = True) -> Panel:
     """One sample of an iteration, with lambda above its fused label."""
     lines = figures.label_text(mixed.scores[sample], classes)
-    share = [figures.lambda_text(mixed.shares[sample])] if with_share else []
+    share = [f'λ = {figures.share_text(mixed.shares[sample])}'] if with_share else []
     return Panel(mixed.images[sample], [*share, *lines], mixed.box if mixed.shares[sample] > 0 else None)
 
 

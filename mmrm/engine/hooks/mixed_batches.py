@@ -87,7 +87,7 @@ class MixedBatchesHook(Hook):
             scores = figures.soft_labels(samples, number).numpy()
             for index, (_, panels) in enumerate(rows):
                 lam, box = (0.0, None) if mix is None else mix.of_sample(index)
-                share = [] if mix is None else [figures.lambda_text(lam)]
+                share = [] if mix is None else [f'λ = {figures.share_text(lam)}']
                 lines = [*share, *figures.label_text(scores[index], names)]
                 panels.append(figures.Panel(images[index], lines, box if lam else None))
         figure = figures.draw_rows(rows, [f'iteration {iteration}' for iteration, *_ in kept])
