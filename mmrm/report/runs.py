@@ -107,6 +107,11 @@ class RunLog:
         return seed if isinstance(seed, int) else None
 
     @functools.cached_property
+    def epochs(self) -> Dict[int, dict]:
+        """The last training record of each epoch."""
+        return {record['epoch']: record for record in self.iterations.values() if isinstance(record.get('epoch'), int)}
+
+    @functools.cached_property
     def training(self) -> Dict[str, float]:
         """'memory', the peak in MB, and 'hours', the time of all iterations logged; where known."""
         found, seconds, before = {}, 0.0, 0
