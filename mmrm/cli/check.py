@@ -60,6 +60,7 @@ def check(
     from ..engine.runner import build_hooks, check_randomness
     from ..utils.config import read_config
     from ..utils.options import misspelt_keys
+    from . import preflight
 
     config = paths.find_config(config)
     cfg = read_config(config, options)
@@ -72,6 +73,8 @@ def check(
         init_default_scope(scope)
     _check_model(cfg, report)
     try:
+        if cfg.get('train_cfg') and cfg.get('optim_wrapper'):
+            preflight.check_config(cfg)
         build_hooks(cfg)
         check_randomness(cfg.get('randomness') or {})
     except Exception as error:  # whatever a class of the config raises

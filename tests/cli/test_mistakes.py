@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mmrm.cli import preflight, test, train
+from mmrm.cli.check import check
 from mmrm.utils import processes
 
 
@@ -51,9 +52,12 @@ def test_a_wrong_option_is_named(error, run, words, message):
         ("optim_wrapper['use_fsdp'] = True", 'use_fsdp is not supported'),
     ],
 )
-def test_a_mistake_in_the_config_is_named(error, run, lines, message):
+def test_a_mistake_in_the_config_is_named_also_by_check(error, run, monkeypatch, lines, message):
     run[0].write_text(f'{run[0].read_text()}{lines}\n')
     assert re.search(message, error(train.main, run[0], '--work-dir', run[1])) and not run[1].exists()
+    if 'tiny.py' not in message:
+        monkeypatch.setattr('mmrm.cli.check._check_model', lambda cfg, report: None)
+        assert any(re.search(message, problem) for problem in check(run[0]).problems)
 
 
 @pytest.mark.parametrize(

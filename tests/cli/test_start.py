@@ -1,6 +1,7 @@
 """What would fail late, or make a result wrong in silence, is named before the first iteration, and by ``check``."""
 
 import json
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -45,6 +46,7 @@ def weights(trained, tmp_path):
 def test_weights_that_do_not_fill_the_model_are_refused_unless_a_part_is_asked_for(
     error, run, weights, capsys, change, named
 ):
+    assert not problems(run[0], load_from=weights(lambda state: state))
     path = weights(change)
     argv = [str(run[0]), '--work-dir', str(run[1]), '--cfg-options', f'load_from={path}']
     for told in (error(train.main, *argv), problems(run[0], load_from=path)):
@@ -55,10 +57,6 @@ def test_weights_that_do_not_fill_the_model_are_refused_unless_a_part_is_asked_f
     assert (run[1] / 'epoch_1.pth').is_file() and 'Only what fits is loaded' in told and 'allow_partial:' not in told
 
 
-def test_whole_weights_are_no_problem(run, weights):
-    assert not problems(run[0], load_from=weights(lambda state: state))
-
-
 # ---------------------------------------------------------------------------------------------------------- settings
 @pytest.mark.parametrize(
     'key, near',
@@ -67,13 +65,12 @@ def test_whole_weights_are_no_problem(run, weights):
         ('randomness.sed', 'randomness: sed is unknown; did you mean seed?'),
     ],
 )
-def test_a_setting_that_nothing_knows_is_named_by_check_and_before_training(error, run, key, near):
+def test_a_setting_that_nothing_knows_is_named_by_check_which_builds_every_hook_and_before_training(
+    error, run, key, near
+):
+    assert "'monitor'" in problems(run[0], custom_hooks=[dict(type='EarlyStoppingHook')])
     assert near in error(train.main, run[0], '--work-dir', run[1], '--cfg-options', f'{key}=3')
     assert near in problems(run[0], **{key: 3})
-
-
-def test_check_builds_every_hook(run):
-    assert "'monitor'" in problems(run[0], custom_hooks=[dict(type='EarlyStoppingHook')])
 
 
 def test_sync_bn_in_the_hidden_layers_of_the_head_is_refused(tmp_path):
@@ -124,3 +121,39 @@ def test_a_resume_on_other_data_or_with_another_metric_is_refused(error, trained
     train.main([str(word) for word in (*argv, *places)])
     data = read_checkpoint(work / 'epoch_3.pth')['meta']['mmrm_run']['data']
     assert data == json.loads((work / 'data.json').read_text()) and set(data) == {'train', 'val', 'val_evaluator'}
+
+
+# ---------------------------------------------------------------------------------------------- a resume that differs
+def resumed(trained, work, *options) -> str:
+    """The log of a run that goes on for a third epoch."""
+    shutil.copytree(trained[1], work)
+    argv = (trained[0], '--work-dir', work, '--resume', '--cfg-options', 'train_cfg.max_epochs=3', *options)
+    train.main([str(word) for word in argv])
+    return max(work.glob('*/*.log'), key=lambda path: path.stat().st_mtime).read_text()
+
+
+def test_a_resume_with_other_settings_lists_them_and_goes_on(trained, tmp_path):
+    options = (
+        'train_dataloader.batch_size=4',
+        'optim_wrapper.optimizer.lr=0.7',
+        'model.head.omega=0.1',
+        'train_dataloader.num_workers=0',
+        'default_hooks.logger.interval=2',
+    )
+    log = resumed(trained, tmp_path / 'work', *options)
+    listed = log.partition('was trained with other settings')[2].partition('Training goes on')[0]
+    assert re.findall(r'^  (\S+: \S+ -> \S+)', listed, re.M) == [
+        'model.head.omega: 0.5 -> 0.1',
+        'train_dataloader.batch_size: 2 -> 4',
+        'optim_wrapper.optimizer.lr: 0.01 -> 0.7',
+    ]
+    # What is said to have no effect has none, and the other settings have theirs: 12 images, 4 at a time.
+    assert 'lr: 0.01 -> 0.7 (no effect' in listed
+    steps = re.findall(r'Epoch\(train\) +\[3\]\[ *\d+/(\d+)\] +lr: (\S+)', log)
+    assert steps and {(number, float(lr)) for number, lr in steps} == {('3', 0.01)}
+
+
+def test_a_longer_run_with_the_same_settings_is_not_warned_of(trained, tmp_path):
+    assert 'other settings' not in resumed(trained, tmp_path / 'work')
+    remembered = read_checkpoint(tmp_path / 'work' / 'epoch_3.pth')['meta']['mmrm_run']
+    assert remembered['processes'] == 1 and remembered['settings']['train_dataloader']['batch_size'] == 2
