@@ -36,7 +36,7 @@ SIZES = dict(
     engine=1858,
     weights=1697,
     report=1411,
-    cli=2000,
+    cli=2003,
 )
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 ROW_OF = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
