@@ -1,6 +1,8 @@
-"""What README shows runs: the loops on a small network, the config for two steps."""
+"""What README shows runs: the loops on a small network, the config for two steps. So does data.md's unpacking."""
 
 import re
+import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from mmengine.config import Config
 from mmpretrain.registry import MODELS
 from torchvision.models import resnet18
 
-README = (Path(__file__).resolve().parents[1] / 'README.md').read_text(encoding='utf-8')
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / 'README.md').read_text(encoding='utf-8')
 BLOCKS = re.findall(r'^```python\n(.*?)^```', README, re.M | re.S)
 
 
@@ -60,3 +63,20 @@ def test_config_of_mmpretrain_trains(tmp_path):
         losses = step(model, batch(2, (64, 64), num_classes=1000))
     assert losses['rm_lambda'] > 0 and losses['rm_kl'] > 0
     assert [hook.type for hook in config.custom_hooks] == ['ResetHistoryHook', 'RandomStateHook']
+
+
+def test_archives_of_imagenet_unpack_as_data_md_says(tmp_path):
+    (tmp_path / 'n01440764_1.JPEG').touch()
+    (tmp_path / 'ILSVRC2012_val_00000001.JPEG').touch()
+    for archive, name in (
+        ('n01440764.tar', 'n01440764_1.JPEG'),
+        ('ILSVRC2012_img_train.tar', 'n01440764.tar'),
+        ('ILSVRC2012_img_val.tar', 'ILSVRC2012_val_00000001.JPEG'),
+    ):
+        with tarfile.open(tmp_path / archive, 'w') as tar:
+            tar.add(tmp_path / name, name)
+    blocks = re.findall(r'^```bash\n(.*?)^```', (ROOT / 'docs' / 'data.md').read_text(encoding='utf-8'), re.M | re.S)
+    (commands,) = [block for block in blocks if 'ILSVRC2012' in block]
+    subprocess.run(['bash', '-e', '-c', commands], cwd=tmp_path, check=True)
+    found = {str(path.relative_to(tmp_path / 'data' / 'imagenet')) for path in (tmp_path / 'data').rglob('*.*')}
+    assert found == {'train/n01440764/n01440764_1.JPEG', 'val/ILSVRC2012_val_00000001.JPEG'}

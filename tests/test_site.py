@@ -41,6 +41,10 @@ def test_relative_links_lead_to_files(page):
     assert not [link for link in LINK.findall(text) if not (page.parent / link).exists()]
 
 
+def test_pages_have_at_most_14_000_words():
+    assert sum(len(page.read_text(encoding='utf-8').split()) for page in ROOT.glob('docs/*.md')) <= 14_000
+
+
 def test_named_files_exist():
     """`python tools/x.py`, `configs/rm/y.py` in commands and text; CAPITALS stand for the reader's own files."""
     folders = 'tools|configs|benchmarks|examples|projects|requirements|tests|notebooks'
