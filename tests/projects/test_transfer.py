@@ -93,40 +93,29 @@ def test_missing_data_is_named_with_the_way_to_get_it(tmp_path):
         transfer.check_data(['atss-bccd'], tmp_path)
 
 
-@pytest.fixture
-def tutorial(tmp_path):
-    """A data folder with CamVid as the SegNet tutorial has it: PNG files of 480 x 360, a map beside each."""
+def test_camvid_is_made_of_the_tutorials_folder_once(tmp_path, monkeypatch):
+    """The SegNet tutorial has PNG files of 480 x 360, a map beside each."""
+    monkeypatch.setenv('MMRM_DATA', str(tmp_path))
+    given = np.zeros((360, 480), np.uint8)
+    given[:, 241:] = 9  # a border between two pixels of the small map
     for part in camvid.PARTS:
-        folder = tmp_path / camvid.SOURCE / part
-        folder.mkdir(parents=True)
-        for index in range(3):
-            labels = np.zeros((360, 480), np.uint8)
-            labels[:, 241:] = 9 + index  # a border between two pixels of the small map
-            picture = labels if part.endswith('annot') else np.stack([labels * 20] * 3, axis=-1)
-            cv2.imwrite(str(folder / f'frame_{index}.png'), picture)
-    return tmp_path
-
-
-def test_camvid_is_made_of_the_tutorials_folder_once(tutorial, monkeypatch):
-    monkeypatch.setenv('MMRM_DATA', str(tutorial))
-    transfer.check_data(['pspnet-camvid'], tutorial)
-    assert not (tutorial / 'camvid').exists()  # a check writes nothing
-    transfer.prepare_data(['pspnet-camvid'], tutorial)
+        (tmp_path / camvid.SOURCE / part).mkdir(parents=True)
+        picture = given if part.endswith('annot') else np.stack([given * 20] * 3, axis=-1)
+        cv2.imwrite(str(tmp_path / camvid.SOURCE / part / 'frame.png'), picture)
+    transfer.check_data(['pspnet-camvid'], tmp_path)
+    assert not (tmp_path / 'camvid').exists()  # a check writes nothing
+    transfer.prepare_data(['pspnet-camvid'], tmp_path)
     cfg = Config.fromfile(find_config('projects/transfer/configs/pspnet_camvid.py'))
     for loader in (cfg.train_dataloader, cfg.val_dataloader):
-        data = DATASETS.build(dict(loader.dataset, pipeline=[], _scope_='mmseg'))
-        assert len(data) == 3
-        for index in range(3):
-            sample = data.get_data_info(index)
-            labels = cv2.imread(sample['seg_map_path'], cv2.IMREAD_UNCHANGED)
-            picture = cv2.imread(sample['img_path'])
-            assert labels.shape == picture.shape[:2] == (180, 240)
-            assert (labels[:, :120] == 0).all() and (labels[:, 121:] == 9 + index).all()
-            assert set(np.unique(labels)) == {0, 9 + index}  # no class in between
-            assert abs(picture[90, 180].astype(int) - 20 * (9 + index)).max() < 5
-    made = tutorial / 'camvid' / 'train' / 'frame_0.jpg'
+        (sample,) = DATASETS.build(dict(loader.dataset, pipeline=[], _scope_='mmseg'))
+        labels, picture = cv2.imread(sample['seg_map_path'], cv2.IMREAD_UNCHANGED), cv2.imread(sample['img_path'])
+        assert labels.shape == picture.shape[:2] == (180, 240)
+        assert (labels[:, :120] == 0).all() and (labels[:, 121:] == 9).all()
+        assert set(np.unique(labels)) == {0, 9}  # no class in between
+        assert abs(picture[90, 180].astype(int) - 20 * 9).max() < 5
+    made = tmp_path / 'camvid' / 'train' / 'frame.jpg'
     before = made.stat().st_mtime_ns
-    transfer.prepare_data(['pspnet-camvid'], tutorial)
+    transfer.prepare_data(['pspnet-camvid'], tmp_path)
     assert made.stat().st_mtime_ns == before
 
 
