@@ -16,6 +16,7 @@ PAGES = [
     *(path for path in (*ROOT.glob('*.md'), *ROOT.glob('docs/*.md')) if path.stem not in ('CHANGELOG', 'migration')),
     *ROOT.glob('projects/*/README.md'),
     ROOT / 'results' / 'README.md',
+    ROOT / 'benchmarks' / 'README.md',
 ]
 SHELL = re.compile(r'^```(?:bash|shell)\n(.*?)^```', re.M | re.S)
 # What a loop of a page puts in $models.

@@ -36,7 +36,7 @@ PATTERN = re.compile(
 )
 NAMES = ('README', 'CHANGELOG', 'CONTRIBUTING', 'CODE_OF_CONDUCT', 'SECURITY')
 PAGES = sorted((*ROOT.glob('docs/*.md'), *(ROOT / f'{name}.md' for name in NAMES)))
-PAGES += [ROOT / 'results' / 'README.md', *ROOT.glob('projects/*/README.md')]
+PAGES += [ROOT / 'results' / 'README.md', ROOT / 'benchmarks' / 'README.md', *ROOT.glob('projects/*/README.md')]
 
 
 def found(text):
