@@ -2,6 +2,7 @@
 
 import pytest
 from mmengine.device import utils as device_utils
+from mmengine.logging import MessageHub, MMLogger
 from mmengine.visualization import Visualizer
 from tiny_run import write_run
 
@@ -19,10 +20,11 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def new_visualizers():
-    """Two runs that start in one second would share one, and the folder of the first may be gone."""
+def forget_runs():
+    """Two runs that start in one second would share mmengine's objects, and the folder of the first may be gone."""
     yield
-    Visualizer._instance_dict.clear()
+    for kind in (MMLogger, MessageHub, Visualizer):
+        kind._instance_dict.clear()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from mmengine.config import Config
+from mmengine.logging import MessageHub, MMLogger
 from mmengine.visualization import Visualizer
 from stand_in import use_stand_in
 from tiny_run import BESIDE, write_run
@@ -135,7 +136,8 @@ class InProcess:
     """A process of train.py, done here, where everything is imported."""
 
     def __init__(self, command, **kwargs):
-        Visualizer._instance_dict.clear()  # two runs that start in one second would share one
+        for kind in (MMLogger, MessageHub, Visualizer):  # two runs that start in one second would share them
+            kind._instance_dict.clear()
         train.main(command[2:])
         self.returncode = 0
 
