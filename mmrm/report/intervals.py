@@ -29,7 +29,7 @@ def difference(
     if not pairs:
         return None
     error = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
-    return _with_interval(statistics.fmean(pairs), error, len(pairs) - 1, len(pairs))
+    return _with_interval(statistics.fmean(pairs), error, len(pairs) - 1, len(pairs), confidence)
 
 
 def welch_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
@@ -42,11 +42,13 @@ def welch_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
     return _with_interval(mean, math.sqrt(sum(parts)), sum(parts) ** 2 / squares if squares else 1, count)
 
 
-def _with_interval(mean: float, error: Optional[float], freedom: float, count: int) -> Difference:
+def _with_interval(
+    mean: float, error: Optional[float], freedom: float, count: int, confidence: float = 0.95
+) -> Difference:
     """Student's interval around a mean with a standard error, None where there is none."""
     from scipy.stats import t
 
     if error is None:
         return Difference(mean, None, None, count)
-    half = t.ppf(0.975, freedom) * error
+    half = t.ppf((1 + confidence) / 2, freedom) * error
     return Difference(mean, mean - half, mean + half, count)
