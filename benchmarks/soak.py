@@ -3,26 +3,32 @@
     python benchmarks/soak.py                            # 24 kills, one and two processes, a quarter of an hour
     python benchmarks/soak.py --kills 200 --seed 1
     python benchmarks/soak.py --kills 12 --processes 3
+    python benchmarks/soak.py --kills 200 --record soak.json     # again with 400: resumes after the 200th
 
-A small ResNet with RM trains on noise, on the CPU, for a few epochs (or as many iterations). Every process is a real
-one and gets a real signal, SIGKILL, SIGTERM, SIGUSR1 or SIGINT, from another process: after an iteration, while a
-checkpoint is written, or in a validation. SIGKILL ends one process; another signal goes, in turns, to one of them or to
-all of them and their workers, as a terminal sends it, and must end the run with exit code 75, or 76 where there was
-nothing new to save. Each part of a run has its own number of workers, 0, 2 or 4. At the end all weights, the
-optimizer's state, the random states, RM's history and every logged number must be those of the unbroken run, bit for
-bit. SIGKILL may make a run repeat the iterations since its last checkpoint, another signal none.
+A small ResNet with RM trains on noise, on the CPU, for a few epochs (or as many iterations), every second part of a run
+through tools/dist_train.sh and the others through the function behind tools/train.py. Every process is a real one and
+gets a real signal, SIGKILL, SIGTERM, SIGUSR1 or SIGINT, from another process: after an iteration, while a checkpoint is
+written, or in a validation. SIGKILL ends one process, or the launcher; another signal goes, in turns, to one of them
+(the launcher, if there is one) or to all of them and their workers, as a terminal sends it, and must end the run with
+exit code 75, or 76 where there was nothing new to save. No process may be left. Each part of a run has its own number
+of workers, 0, 2 or 4. At the end all weights, the optimizer's state, the random states, RM's history and every logged
+number must be those of the unbroken run, bit for bit. SIGKILL may make a run repeat the iterations since its last
+checkpoint, another signal none.
 
-The exit code is 1 if anything differs. The processes are forked from this one, which has imported everything: a start
-takes half a second instead of ten. Signals to the launcher: tests/tools/test_signals.py.
+The exit code is 1 if anything differs. Without the launcher, processes are forked from this one, which has imported
+everything: a start takes half a second instead of ten.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +39,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tests'))  # of tiny_run
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ['OMP_NUM_THREADS'] = '1'  # as the launcher sets it: more threads sum in another order
 
 import mmrm.models  # noqa: F401, isort: skip
 import torch
@@ -123,7 +130,9 @@ def write_config(folder: Path, kind: str, images: int) -> Path:
     return config.rename(folder / f'{kind.replace(", ", "_")}.py')
 
 
-def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Optional[Kill], log: Path) -> str:
+def start(
+    config: Path, work_dir: Path, processes: int, workers: int, kill: Optional[Kill], log: Path, launched: bool
+) -> str:
     """Train in one or more processes, from the newest checkpoint if there is one, and kill it.
 
     Returns:
@@ -134,7 +143,59 @@ def start(config: Path, work_dir: Path, processes: int, workers: int, kill: Opti
         environment = dict(SOAK_KILL=json.dumps(kill), SOAK_ASKED=str(asked), MMRM_PARENT=str(os.getpid()))
         argv = [str(config), '--work-dir', str(work_dir), '--device', 'cpu', '--resume', '--traceback']
         argv += ['--cfg-options', f'train_dataloader.num_workers={workers}']
-        return Forked(argv, processes, environment, log).end(kill, asked)
+        run = Launched if launched else Forked
+        return run(argv, processes, environment, log).end(kill, asked)
+
+
+class Launched:
+    """A run of ``tools/dist_train.sh``."""
+
+    def __init__(self, argv: List[str], processes: int, environment: dict, log: Path):
+        tools = Path(__file__).resolve().parents[1] / 'tools'
+        # The launcher looks for SoakKill where this file is.
+        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get('PYTHONPATH', '')])
+        environment = dict(os.environ, **environment, PYTHONPATH=path, PYTHON=sys.executable)
+        with open(log, 'a') as output:
+            self.process = subprocess.Popen(
+                [tools / 'dist_train.sh', argv[0], str(processes), *argv[1:]],
+                env=environment,
+                cwd=log.parent,
+                stdout=output,
+                stderr=output,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
+
+    def ranks(self) -> List[int]:
+        """The processes of the run, in the order of their ranks."""
+        found = {}
+        for folder in Path('/proc').glob('[0-9]*'):
+            with contextlib.suppress(OSError):
+                if int(re.search(r'^PPid:\s*(\d+)', (folder / 'status').read_text(), re.M)[1]) == self.process.pid:
+                    found[int(re.search(rb'\0RANK=(\d+)', (folder / 'environ').read_bytes())[1])] = int(folder.name)
+        return [found[rank] for rank in sorted(found)]
+
+    def end(self, kill: Optional[Kill], asked: Path) -> str:
+        ranks: List[int] = []
+        while self.process.poll() is None:
+            if kill and not ranks and asked.exists():
+                ranks = self.ranks()
+                time.sleep(kill.seconds)
+                hard, launcher = kill.signal == 'SIGKILL', self.process.pid
+                one = ranks[kill.rank] if hard and kill.times % 2 else launcher
+                for pid in [launcher, *ranks] if kill.to_all else [one]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, getattr(signal, kill.signal))
+            time.sleep(0.005)
+        deadline = time.monotonic() + 10
+        while any(Path(f'/proc/{pid}').exists() for pid in ranks) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if any(Path(f'/proc/{pid}').exists() for pid in ranks):
+            return f'processes are left: {ranks}'
+        code = self.process.returncode
+        if code == 0:
+            return 'finished'
+        wanted = (-signal.SIGKILL, 128 + signal.SIGKILL) if kill and kill.signal == 'SIGKILL' else STOPPED
+        return 'killed' if ranks and code in wanted else f'exit code {code} of the launcher'
 
 
 class Forked:
@@ -204,6 +265,9 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
     console, begin = Console(width=110), time.monotonic()
     cells = [(kind, processes) for processes in args.processes for kind in args.kinds]
     whole, record = {}, dict(runs=0, seconds=0.0, repeated=0, kills=[], wrong=[])
+    if args.record and args.record.exists():
+        record = json.loads(args.record.read_text())
+    before = record['seconds']
     while len(record['kills']) < args.kills:
         kind, processes = cells[record['runs'] % len(cells)]
         record['runs'] += 1
@@ -215,7 +279,7 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
         work_dir = folder / f'run-{number}'
         draw = random.Random(f'{args.seed} {number}')
         most = min(args.kills_per_run, args.kills - len(record['kills']))
-        kills, parts, failed = broken(config, work_dir, processes, draw, most)
+        kills, parts, failed = broken(config, work_dir, processes, draw, most, number % 2)
         if not failed:
             again = repetitions(work_dir)
             record['repeated'] = max([record['repeated'], *(repeated for *_, repeated in again)])
@@ -231,7 +295,9 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
             f'run {number}: {kind}, {processes} process(es), {"; ".join(parts)}: {failed or "equal"} '
             f'({len(record["kills"])} kills in all)'
         )
-        record['seconds'] = time.monotonic() - begin
+        record['seconds'] = before + time.monotonic() - begin
+        if args.record:
+            args.record.write_text(json.dumps(record))
         if args.keep is None:
             shutil.rmtree(work_dir)
     report(record, console)
@@ -260,13 +326,13 @@ def report(record: dict, console: Console) -> None:
 def unbroken(config: Path, work_dir: Path, processes: int) -> dict:
     """The result of a run that nobody kills."""
     log = work_dir.with_suffix('.log')
-    if start(config, work_dir, processes, 0, None, log) != 'finished':
+    if start(config, work_dir, processes, 0, None, log, launched=False) != 'finished':
         raise SystemExit(f'{log.read_text()[-2000:]}\nthe unbroken run failed')
     return result(work_dir)
 
 
-def broken(config: Path, work_dir: Path, processes: int, draw: random.Random, kills: int):
-    """Train to the end, through at most ``kills`` kills.
+def broken(config: Path, work_dir: Path, processes: int, draw: random.Random, kills: int, launched: int):
+    """Train to the end, through at most ``kills`` kills; the first part through the launcher if ``launched`` is 1.
 
     Returns:
         tuple: The kills, what each part of the run was, and what went wrong ('' for nothing).
@@ -276,8 +342,10 @@ def broken(config: Path, work_dir: Path, processes: int, draw: random.Random, ki
         workers, kill = draw.choice(WORKERS), None
         if len(done) < kills:
             kill = draw_kill(draw, processes)
-        parts.append(f'{workers} workers' + (f', {kill.signal} in {kill.when} {kill.times}' if kill else ''))
-        ended = start(config, work_dir, processes, workers, kill, log)
+        through = kill is not None and (len(parts) + launched) % 2 == 1  # the last part, not killed, needs no launcher
+        named = f', {kill.signal} in {kill.when} {kill.times}' if kill else ''
+        parts.append(f'{workers} workers{named}{" of dist_train.sh" if through else ""}')
+        ended = start(config, work_dir, processes, workers, kill, log, through)
         if ended == 'finished':
             return done, parts, ''
         if ended != 'killed':
@@ -366,6 +434,7 @@ def main() -> int:
     parser.add_argument('--kinds', nargs='+', choices=KINDS, default=list(KINDS))
     parser.add_argument('--images', type=int, default=48)
     parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--record', type=Path, help='a file that remembers the kills so far, to resume with more')
     parser.add_argument('--keep', type=Path, help='keep the runs in this folder')
     args = parser.parse_args()
     folder = args.keep.absolute() if args.keep else Path(tempfile.mkdtemp(prefix='soak-'))

@@ -1,6 +1,7 @@
 """Mistakes of the user: one message instead of a traceback."""
 
 import difflib
+import errno
 import functools
 import math
 import os
@@ -94,6 +95,11 @@ def cli(main):
             if os.environ.get('MMRM_TRACEBACK') == '1':  # --traceback
                 traceback.print_exc()
             print(f'error: {printable(_without_worker(str(error)))}', file=sys.stderr, flush=True)
+            sys.exit(2)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            print(f'error: {error.strerror}: {error.filename}', file=sys.stderr, flush=True)
             sys.exit(2)
         except KeyboardInterrupt:
             print('interrupted', file=sys.stderr, flush=True)

@@ -163,3 +163,9 @@ def test_the_workers_of_a_test_have_ended_before_it_exits(trained, tmp_path, mon
     options = ('test_dataloader.num_workers=1', 'test_dataloader.persistent_workers=True')
     test.main([str(trained[0]), str(trained[1]), '--work-dir', str(tmp_path), '--cfg-options', *options])
     assert not alive
+
+
+def test_names_that_are_too_long_are_one_line(error, run):
+    long = 'a' * 300
+    for argv in ((f'{long}.py',), (run[0], '--work-dir', long), (run[0], '--resume', f'{long}.pth')):
+        assert long in error(train.main, *argv)
