@@ -18,12 +18,14 @@ def make_parser(doc: str, rounds: int = 0) -> argparse.ArgumentParser:
     """A parser that shows a benchmark's docstring, with ``--rounds`` where it takes turns."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if rounds:
-        parser.add_argument('--rounds', type=int, default=rounds, help='turns of each (default: %(default)s)')
+        parser.add_argument('--rounds', type=int, default=rounds, help='rounds (default: %(default)s)')
     return parser
 
 
 def add_depth(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--depth', type=int, default=50, choices=(18, 34, 50, 101), help='of the ResNet (default: 50)')
+    parser.add_argument(
+        '--depth', type=int, default=50, choices=(18, 34, 50, 101), help='depth of the ResNet (default: 50)'
+    )
 
 
 def imagenet_config(folder: str, depth: int, classes: int = 1000) -> Config:

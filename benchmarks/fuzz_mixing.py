@@ -306,7 +306,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--steps', type=int, default=100_000)
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--episode', type=int, help='only this one')
+    parser.add_argument('--episode', type=int, help='run only this episode')
     args = parser.parse_args()
     torch.set_num_threads(1)
     start = time.perf_counter()

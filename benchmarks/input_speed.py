@@ -202,7 +202,7 @@ def main() -> None:
     parser = make_parser(__doc__, rounds=20)
     parser.add_argument('--config', default='configs/rm/resnet50_8xb64_in1k.py')
     parser.add_argument('--files', help='a folder of JPEGs to read instead of generated ones')
-    parser.add_argument('--images', type=int, default=32, help='how many, at most')
+    parser.add_argument('--images', type=int, default=32, help='number of images, at most')
     args = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
@@ -236,7 +236,7 @@ def main() -> None:
         rows.append([name, f'{len(files) / np.median(values):.0f}', *faster])
     show(title, ('pipeline', 'images / s / core', *(f'times {base} (95 % interval)' for base in bases)), rows)
     rows = [[name, f'{milliseconds:.3f}'] for name, milliseconds in parts.items()]
-    show('its parts', ('transform of the shipped config', 'ms an image'), rows)
+    show('its parts', ('transform of the shipped config', 'ms per image'), rows)
 
 
 if __name__ == '__main__':

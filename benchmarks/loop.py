@@ -1,4 +1,4 @@
-"""Steps a second of the shipped training loop against a bare PyTorch loop of the same network, on small images.
+"""Steps per second of the shipped training loop against a bare PyTorch loop of the same network, on small images.
 
     python benchmarks/loop.py                      # the CIFAR-10 experiment's configs, one thread, some minutes
     python benchmarks/loop.py --float32
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument('--config', default=CONFIG, help='name of a config without its folder (default: %(default)s)')
     parser.add_argument('--methods', nargs='+', default=['baseline', 'rm'])
     parser.add_argument('--steps', type=int, default=39, help='steps of an epoch (default: %(default)s)')
-    parser.add_argument('--float32', action='store_true', help='not in bfloat16')
+    parser.add_argument('--float32', action='store_true', help='float32 instead of bfloat16')
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
@@ -227,11 +227,11 @@ def main() -> None:
         rows.append([method, *steps, times(found['bare'], found['mmrm']), *shares])
     title = f'{args.config}, {"float32" if args.float32 else "bfloat16"}; {args.rounds} rounds of {args.steps} steps'
     ratio = 'steps/s, mmrm / bare (95 % interval)'
-    show(title, ('config', 'bare, ms a step', 'mmrm, ms a step', ratio, 'loading, ms', 'preprocessing, ms'), rows)
+    show(title, ('config', 'bare, ms per step', 'mmrm, ms per step', ratio, 'loading, ms', 'preprocessing, ms'), rows)
     if not args.float32:
         found = measure_precisions(args)
         rows = [[name, _a_step(seconds, args), times(seconds, found['float32'])] for name, seconds in found.items()]
-        show('the bare loop', ('precision', 'ms a step', 'time to float32 (95 % interval)'), rows)
+        show('the bare loop', ('precision', 'ms per step', 'time to float32 (95 % interval)'), rows)
 
 
 def _a_step(seconds: list, args) -> str:

@@ -3,7 +3,7 @@
     python benchmarks/on_gpu.py                         # about 10 minutes; with two GPUs also two processes
     python benchmarks/on_gpu.py --device cpu --quick    # whether this script runs
 
-A measurement that fails is a row with its error, and the others go on.
+A measurement that fails is a row with its error, and the others continue.
 """
 
 import argparse

@@ -38,7 +38,13 @@ def interval(seconds: list) -> str:
 
 def main() -> None:
     parser = make_parser(__doc__, rounds=15)
-    parser.add_argument('--batches', type=int, nargs='+', default=[32, 16, 64, 128], help='the first is for the rest')
+    parser.add_argument(
+        '--batches',
+        type=int,
+        nargs='+',
+        default=[32, 16, 64, 128],
+        help='batch sizes; the first is used for the other tables',
+    )
     parser.add_argument('--sizes', type=int, nargs='+', default=[224, 160, 288, 384])
     parser.add_argument('--classes', type=int, nargs='+', default=[1000, 10, 100, 10_000, 21_841])
     parser.add_argument('--channels', type=int, default=2048)

@@ -372,7 +372,7 @@ def result(work_dir: Path) -> dict:
         for key in ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers', 'random_state', 'resume_state')
     }
     # Whether it was written before or after the last validation: with a new best one it is written a second time, if
-    # the validation was not one that a resumed run made up for.
+    # the validation was not one that a resumed run repeated.
     kept['resume_state'].pop('validated')
     found = dict(flat(kept))
     for _, entry in log_entries(work_dir):
@@ -429,7 +429,7 @@ def difference(one: dict, other: dict) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--kills', type=int, default=24)
-    parser.add_argument('--kills-per-run', type=int, default=4, help='a run ends after as many kills')
+    parser.add_argument('--kills-per-run', type=int, default=4, help='kills per run')
     parser.add_argument('--processes', type=int, nargs='+', default=[1, 2])
     parser.add_argument('--kinds', nargs='+', choices=KINDS, default=list(KINDS))
     parser.add_argument('--images', type=int, default=48)

@@ -3,7 +3,7 @@
     python examples/torchvision_recipe.py DATA --model resnet50 --layer layer4
     torchrun --nproc_per_node 8 examples/torchvision_recipe.py DATA --model swin_t --layer permute --lr 0.05
 
-DATA has the folders ``train`` and ``val`` with one folder per class. An interrupted run goes on from ``OUT/last.pth``.
+DATA has the folders ``train`` and ``val`` with one folder per class. An interrupted run resumes from ``OUT/last.pth``.
 """
 
 import argparse

@@ -338,8 +338,8 @@ class RecursiveMix:
         """Restore what :meth:`state_dict` returned: the next iteration is the one that would have followed."""
         if 'rng' in state and not hasattr(self.rng, 'set_state'):
             raise ValueError(
-                'RecursiveMix: the saved one had a generator of its own. Give this one a generator, too, '
-                'rng=np.random.RandomState(), or its boxes will be others.'
+                'RecursiveMix: the saved state includes a generator. Construct with '
+                'rng=np.random.RandomState() to restore it.'
             )
         self.reset()
         self._copy_images = bool(state['copy_images'])

@@ -110,7 +110,7 @@ class RecursiveMixModel(nn.Module):
             raise TypeError(f'RecursiveMixModel: module must be a torch.nn.Module, not {type(module).__name__}.')
         if label_smoothing and (loss is not None or multi_label):
             raise ValueError(
-                'RecursiveMixModel: label_smoothing is of the cross entropy. Smooth in your own loss instead.'
+                'RecursiveMixModel: label_smoothing applies to the cross entropy only. Smooth in your own loss instead.'
             )
         if layout is not None and layout not in LAYOUTS:
             raise ValueError(f'RecursiveMixModel: layout={layout!r} must be None or one of {LAYOUTS}.')
@@ -188,7 +188,7 @@ class RecursiveMixModel(nn.Module):
         """Raise if labels do not fit; a GPU would wait for their values, so there only the first batch is looked at."""
         if labels.ndim != 2:
             if self.multi_label:
-                raise ValueError('RecursiveMixModel: several labels per image are scores of shape (N, num_classes).')
+                raise ValueError('RecursiveMixModel: multi_label needs scores of shape (N, num_classes).')
             return
         if not len(labels) or (labels.device.type != 'cpu' and self._scores_checked):
             return
@@ -328,7 +328,7 @@ def _to_map(output: Any, reading: _Reading, height: int, width: int, layer: str)
     if grid is None:
         raise ValueError(
             f'RecursiveMixModel: the {tokens.shape[1]} tokens of layer {layer!r}, after {reading.prefix} prefix '
-            f'tokens, make no grid for images of {height} x {width} pixels. Set prefix_tokens, or name another layer.'
+            f'tokens, form no grid for images of {height} x {width} pixels. Set prefix_tokens, or name another layer.'
         )
     return tokens.transpose(1, 2).unflatten(2, grid)
 

@@ -21,7 +21,7 @@ IMAGES, BATCH = 20, 6
 
 @DATASETS.register_module()
 class SpeckledPictures(Dataset):
-    """Twenty pictures, with noise drawn anew each time from the global generators."""
+    """Twenty pictures, with noise drawn again each time from the global generators."""
 
     metainfo = dict(classes=tuple('abcde'))
     loaded = []

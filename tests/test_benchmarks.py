@@ -1,4 +1,4 @@
-"""The benchmarks in small: they run to their tables and find what is wrong. Their timings mean nothing here."""
+"""The benchmarks at small scale: they run to their tables and find what is wrong. Their timings mean nothing here."""
 
 import importlib
 
@@ -42,7 +42,7 @@ SMALL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', SMALL)
-def test_it_runs_in_small(name, run):
+def test_benchmark_runs(name, run):
     options, expected = SMALL[name]
     _, printed = run(name, *options.split())
     assert all(text in printed for text in expected) and 'failed' not in printed, printed

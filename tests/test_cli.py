@@ -58,7 +58,7 @@ def test_a_mistyped_command_is_one_line_with_a_suggestion(typed, meant, capsys):
     assert error.startswith(f"error: mmrm has no command '{typed}'; did you mean ") and meant in error
 
 
-def test_a_command_like_no_other_gets_the_whole_list(capsys):
+def test_unknown_command_lists_all(capsys):
     code, _, error = call(capsys, 'qqq')
     assert code == 2 and all(name in error for name in cli.COMMANDS)
 
@@ -70,9 +70,7 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     'package, words', [('mmengine', 'mmrm[openmmlab]'), ('onnx', 'mmrm[onnx]'), ('timm', 'timm'), ('my_data', None)]
 )
-def test_a_missing_package_is_answered_with_what_installs_it_and_one_of_the_user_keeps_its_traceback(
-    package, words, capsys, monkeypatch
-):
+def test_missing_package_names_its_extra_and_a_users_own_keeps_its_traceback(package, words, capsys, monkeypatch):
     def main(argv):
         raise ModuleNotFoundError(f'No module named {package!r}', name=package)
 

@@ -305,7 +305,7 @@ def test_with_nothing_to_compare_every_parameter_still_has_a_gradient(mix):
         assert all(not parameter.grad.any() for parameter in consistency.parameters())
 
 
-def test_omega_zero_has_no_layer_and_answers_nothing():
+def test_omega_zero_has_no_layer_and_stores_no_prediction():
     consistency = Consistency(8, 5, omega=0)
     mix = Mix(0.3, 4, Box(0, 0, 8, 8), (16, 16), torch.full((4, 5), 0.2))
     assert consistency(mix, torch.randn(4, 8, 4, 4), torch.randn(4, 5)) == 0

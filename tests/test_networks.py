@@ -89,7 +89,7 @@ def test_ones_own_config_takes_rm_in_a_handful_of_lines(name, tmp_path):
 
 
 @pytest.mark.parametrize('name, hint', [('ConvNeXt', 'gap_before_final_norm=False'), ('DeiT', 'out_type="featmap"')])
-def test_a_backbone_that_pools_is_told_which_setting_gives_a_map(name, hint, tmp_path):
+def test_backbone_that_pools_names_the_setting_for_a_map(name, hint, tmp_path):
     config = config_of(name, tmp_path)
     pools = dict(gap_before_final_norm=True) if name == 'ConvNeXt' else dict(out_type='cls_token')
     model = build(config, **{**LESS[name], **pools})

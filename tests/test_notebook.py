@@ -1,4 +1,4 @@
-"""The notebook that reproduces a row: its text by what the package knows, and a run of it in small."""
+"""The notebook that reproduces a row: its text by what the package knows, and a run of it at small scale."""
 
 import json
 import os

@@ -130,8 +130,8 @@ def test_ema_and_validation():
 @pytest.mark.parametrize(
     'clone', [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=['deepcopy', 'pickle']
 )
-def test_a_copy_of_the_model_goes_on_with_its_history(clone):
-    """A copied tensor counts its in-place changes anew; that is no change of the historical images."""
+def test_copied_model_keeps_its_history(clone):
+    """A copied tensor restarts its count of in-place changes; the historical images did not change."""
     model, data = classifier(alpha=1.0), batches(4)
     losses_of(model, data[:3])
     copied = clone(model)

@@ -209,7 +209,7 @@ def test_timms_number_of_prefix_tokens_is_believed():
     assert RecursiveMixModel(net, 'body', input_size=32)._reading.shape == (6, 2, 2)
 
 
-def test_a_layout_that_the_shape_leaves_open_is_asked_for():
+def test_ambiguous_layout_must_be_given():
     net = Net(Patches(channels=4, nhwc=True), channels=4)  # 4 x 4 x 4
     with pytest.raises(ValueError, match=r"layer 'body' of Net may be of layout NCHW or NHWC.*set layout"):
         RecursiveMixModel(net, 'body', input_size=32)
@@ -343,7 +343,7 @@ def test_compiled_it_is_one_graph_whatever_the_boxes_are(per_sample):
         ('idle', "layer 'idle' of ResNet does not run in a forward pass"),
     ],
 )
-def test_a_wrong_layer_is_answered_with_the_right_ones(layer, problem):
+def test_wrong_layer_lists_the_right_ones(layer, problem):
     net = torchvision.models.resnet18(num_classes=5)
     net.idle = nn.Identity()
     with pytest.raises(ValueError, match=rf"{problem}; .*'layer4' \(512 channels, 2 x 2\), 'layer3'"):
@@ -390,7 +390,7 @@ def test_a_layer_that_is_skipped_in_training_is_named():
 def test_tokens_that_make_no_grid_are_named():
     model = RecursiveMixModel(Net(Patches(prefix=1)), 'body', input_size=32, prefix_tokens=1)
     model._reading = model._reading._replace(prefix=0)
-    with pytest.raises(ValueError, match="the 17 tokens of layer 'body', after 0 prefix tokens, make no grid"):
+    with pytest.raises(ValueError, match="the 17 tokens of layer 'body', after 0 prefix tokens, form no grid"):
         model(*batches(1)[0])
 
 

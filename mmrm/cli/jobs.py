@@ -1,7 +1,7 @@
 """Training runs as jobs: each ``tools/train.py`` in a folder of its own, several side by side, none of them twice.
 
 A run is finished when its log holds the validation of its last epoch; an interrupted one resumes from its last
-checkpoint, and train.py makes up for a validation that was cut off. A run that fails is recorded, and the others go on.
+checkpoint, and train.py repeats a validation that was cut off. A failed run is recorded; the others continue.
 """
 
 import json

@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.add_argument('--trust', action='store_true', help='read files also where that executes them (SECURITY.md)')
+        self.add_argument('--trust', action='store_true', help='also read files that execute code (SECURITY.md)')
 
     def add_cfg_options(self, help: str, option: str = '--cfg-options') -> None:
         """``--cfg-options KEY=VALUE ...`` as ``{'a.b': value}``, ``{}`` without any."""
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         launchers, which = ('none', 'pytorch', 'slurm', 'mpi'), 'what started this process; not needed with --gpus'
         self.add_argument('--launcher', choices=launchers, default='none', help=which)
         self.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
-        self.add_argument('--traceback', action='store_true', help='the traceback also for mistakes in the input')
+        self.add_argument('--traceback', action='store_true', help='print the traceback of input errors too')
 
     def parse_args(self, args=None, namespace=None):
         """Parse, then have mmengine refuse what would execute code: every command calls this before its work."""

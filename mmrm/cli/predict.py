@@ -22,7 +22,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     run = "a run's folder (its best checkpoint, else its last), or a checkpoint"
     parser.add_argument('source', metavar='RUN', help=run)
     parser.add_argument('images', nargs='+', metavar='IMAGE', help='image files, or folders of them')
-    parser.add_argument('--config', help='of RUN, where the checkpoint does not carry it')
+    parser.add_argument('--config', help='config of RUN, if the checkpoint has none')
     parser.add_argument('--top', type=positive, default=3, metavar='N', help='classes per image (default: 3)')
     parser.add_argument('--json', nargs='?', const='-', metavar='FILE', help='as JSON, to a file or to stdout')
     parser.add_argument('--cam', metavar='FOLDER', help='write a picture per image: where its classes are seen')

@@ -139,7 +139,7 @@ def check_start(model: torch.nn.Module, cfg: Config) -> None:
 
 
 def forget_weights(model: torch.nn.Module) -> None:
-    """Take files of weights out of a model's initialisation, before a resume.
+    """Remove weight files from a model's initialisation, before a resume.
 
     The checkpoint holds all of it, and the file that the run started from may be gone.
     """
@@ -321,9 +321,9 @@ def check_work_dir(work_dir: str) -> None:
             probe.flush()
             os.fsync(probe.fileno())
     except FileExistsError:
-        raise UserFileError(f'{work_dir} is a file, not a folder; give another --work-dir.') from None
+        raise UserFileError(f'{work_dir} is a file, not a folder; use another --work-dir.') from None
     except OSError as error:
-        raise UserFileError(f'{work_dir} cannot be written to: {error.strerror}; give another --work-dir.') from error
+        raise UserFileError(f'{work_dir} cannot be written to: {error.strerror}; use another --work-dir.') from error
 
 
 def check_unused(cfg: Config, args: argparse.Namespace) -> None:
@@ -379,7 +379,7 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
         if found is None:
             print_once(f'--resume auto: no checkpoint in {work_dir}, training starts from the beginning.')
         else:
-            print_once(f'--resume auto: going on from {found}.')
+            print_once(f'--resume auto: resuming from {found}.')
             cfg.load_from = check_checkpoint(found, to_resume=True)
         cfg.resume = found is not None
     elif resume is not None:
@@ -394,7 +394,7 @@ def set_resume(cfg: Config, resume: Optional[str], overwrite: bool = False) -> N
     length = cfg.train_cfg.get(f'max_{saved.unit}s') if saved else None
     if length and saved.step >= length:
         longer = f'--cfg-options train_cfg.max_{saved.unit}s={2 * saved.step}'
-        print_once(f'{saved.path} is the last checkpoint of a finished run. To train on, give more than that: {longer}')
+        print_once(f'{saved.path} is the last checkpoint of a finished run. To train longer: {longer}')
 
 
 def checkpoint_dir(cfg: Config) -> Optional[Path]:
@@ -410,7 +410,7 @@ def checkpoint_dir(cfg: Config) -> Optional[Path]:
 
 
 def set_aside(runner: Runner) -> None:
-    """Move the checkpoints of an older run out of the way, into ``replaced-<time>``: they must not answer for this one.
+    """Move the checkpoints of an older run out of the way, into ``replaced-<time>``: they are not this run's.
 
     A run that is killed before its first checkpoint would else resume from them, and a folder of a run stands for its
     best checkpoint. Called by every process; the first of all moves.
@@ -428,7 +428,7 @@ def set_aside(runner: Runner) -> None:
         for path in old:
             path.rename(target / path.name)
         (Path(runner.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
-        runner.logger.info(f'--overwrite: {len(old)} checkpoints of an older run are now in {target}.')
+        runner.logger.info(f'--overwrite: moved {len(old)} checkpoints of an older run to {target}.')
     barrier()
 
 
@@ -457,7 +457,7 @@ def note_start(cfg: Config) -> None:
 
 
 def is_restart(cfg: Config) -> bool:
-    """Whether this launch has trained here before and left checkpoints: it goes on from them, whatever was asked of it.
+    """Whether this launch has trained here before and left checkpoints: it resumes from them, whatever the options say.
 
     Before that a restart does what the first start should have done.
     """
@@ -500,7 +500,7 @@ def choose_device(asked: Optional[str] = None) -> str:
     """
     asked = asked or os.environ.get('MMRM_DEVICE') or None
     if asked not in (None, *DEVICES):
-        raise UserValueError(f'MMRM_DEVICE={asked}: {" or ".join(DEVICES)} is allowed.')
+        raise UserValueError(f'MMRM_DEVICE={asked} must be {" or ".join(DEVICES)}.')
     if asked == 'cpu':
         os.environ['CUDA_VISIBLE_DEVICES'] = ''
         device_utils.DEVICE = 'cpu'

@@ -12,7 +12,7 @@ def parser() -> argparse.ArgumentParser:
     parser = Parser(prog='mmrm report', description=__doc__, allow_abbrev=False)
     parser.add_argument('runs', nargs='+', metavar='RUN', help='folder of a run, or one that holds runs at any depth')
     parser.add_argument('--out', default='report.html', help='the page (default: report.html); replaces a report')
-    parser.add_argument('--overwrite', action='store_true', help='replace --out also if it is not a report')
+    parser.add_argument('--overwrite', action='store_true', help='replace --out even if it is not a report')
     pictures = 'add activation maps and confusions of classifiers, which need checkpoints and data; kept in each run'
     parser.add_argument('--pictures', action='store_true', help=pictures)
     parser.add_argument('--device', default='cpu', help='for --pictures (default: cpu)')

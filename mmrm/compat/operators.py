@@ -111,7 +111,7 @@ def _bins(
     Args:
         aligned_height, aligned_width (int): Bins of a box.
         spatial_scale (float): Width of the feature map over width of the image.
-        sampling_ratio (int): Samples a side of a bin; 0 or less: as many as the bin has pixels.
+        sampling_ratio (int): Samples per side of a bin; 0 or less: as many as the bin has pixels.
         pool_mode (int): 1, the average.
         aligned (bool): Whether the centre, not the corner, of the first pixel is at 0.
     """

@@ -113,7 +113,7 @@ def _guard_inferencers() -> None:
             return read(cfg_str, file_format)
         if not is_plain(cfg_str):
             raise UserFileError(
-                f'checkpoint {weights}: its config has more than plain settings in it and would be executed: refused. '
+                f'checkpoint {weights}: its config contains code, which would be executed: refused. '
                 'Give the config of the model as a file that you trust.'
             )
         settings = parse_config(cfg_str) or {}

@@ -66,7 +66,7 @@ class _CheckedCIFAR:
             and all(isinstance(number, int) for number in per_class)
             and 0 <= per_class[0] < per_class[1]
         ):
-            raise UserValueError(f'per_class={per_class!r} must be (first, past the last), such as (0, 500).')
+            raise UserValueError(f'per_class={per_class!r} must be (first, last + 1), such as (0, 500).')
         super().__init__(str(find(data_root)) if data_root else '', *args, download=download, **kwargs)
 
     def _check_integrity(self) -> bool:
@@ -97,7 +97,7 @@ class _CheckedCIFAR:
                 chosen.append(sample)
             seen[label] += 1
         if min(seen.values()) < stop:
-            raise UserValueError(f'per_class={self.per_class!r}: there are {min(seen.values())} images of a class.')
+            raise UserValueError(f'per_class={self.per_class!r}: a class has only {min(seen.values())} images.')
         return chosen
 
 

@@ -51,7 +51,7 @@ class RMCropFlip(BaseTransform):
         room = np.array([height, width]) + 2 * self.padding - self.crop_size
         if room.min() < 0:
             raise UserValueError(
-                f'RMCropFlip: an image of {height} x {width}, padded by {self.padding}, has no room for a crop of '
+                f'RMCropFlip: an image of {height} x {width}, padded by {self.padding}, is smaller than a crop of '
                 f'crop_size={self.crop_size}.'
             )
         places = (uniforms[:, :2] * (room + 1)).astype(np.int64)

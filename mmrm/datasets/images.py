@@ -115,7 +115,7 @@ def _inspect(data: bytes, decode: bool, look: bool = False) -> Finding:
         if ask_opencv and cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) is None:
             return Finding('', f'is a {image.format} that OpenCV cannot decode; convert it to JPEG or PNG')
     except Image.UnidentifiedImageError:
-        return Finding('', f'is no image{_what_it_is(data)}')
+        return Finding('', f'is not an image{_what_it_is(data)}')
     except Exception as error:  # decoders raise many kinds
         return Finding('', f'cannot be decoded: {" ".join(str(error).split()) or type(error).__name__}')
     return finding
@@ -236,7 +236,7 @@ class CheckedImages:
         if self._skipped is None or self._skipped[place]:
             return
         self._skipped[place] = 1
-        print_log(f'{broken} The next one takes its place; {self.skipped} so far.', 'current', logging.WARNING)
+        print_log(f'{broken} Using the next image instead; {self.skipped} skipped so far.', 'current', logging.WARNING)
 
 
 @DATASETS.register_module()

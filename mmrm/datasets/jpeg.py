@@ -213,5 +213,5 @@ def crop_decoder() -> Optional[CropDecoder]:
             continue
         if decoder.agrees_with_opencv():
             return decoder
-        warnings.warn(f'{path} decodes JPEGs not exactly as OpenCV does, and is not used.', stacklevel=2)
+        warnings.warn(f'{path} does not decode JPEGs exactly as OpenCV and is not used.', stacklevel=2)
     return None

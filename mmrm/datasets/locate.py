@@ -43,8 +43,8 @@ def find_path(node: dict, key: str, field: str, required: bool, to_download: boo
         elif required:
             get = ' (python tools/get_cifar10.py brings it)' if Path(path).name == 'cifar10' else ''
             raise UserFileError(
-                f'{field}.{key} = {path!r} does not exist{paths.looked_in(path)}. Put the data there, '
-                f'a link will do{get}, or say where it is: --cfg-options {field}.{key}=PATH'
+                f'{field}.{key} = {path!r} does not exist{paths.looked_in(path)}. Put the data or a '
+                f'link there{get}, or set the path: --cfg-options {field}.{key}=PATH'
             )
     if found.exists() or to_download:
         node[key] = path if found == Path(path) else str(found)

@@ -94,7 +94,7 @@ def _words(value: Any) -> str:
 def no_samples(dataset: dict) -> UserValueError:
     """The error for the config of a data set without a sample."""
     named = {key: dataset[key] for key in ('data_root', 'data_prefix', 'ann_file', 'indices') if dataset.get(key)}
-    return UserValueError(f'the data set {type_name(dataset)} has no sample: {named}')
+    return UserValueError(f'the data set {type_name(dataset)} is empty: {named}')
 
 
 def check_last_batch(runner) -> None:

@@ -27,7 +27,7 @@ def whole_number(name: str, default: int, low: int, high: int) -> int:
     """An environment variable that is a whole number; an empty one counts as not set."""
     text = os.environ.get(name) or str(default)
     if not text.isdecimal() or not low <= int(text) <= high:
-        raise UserValueError(f'{name}={text}: a whole number from {low} to {high} is allowed.')
+        raise UserValueError(f'{name}={text} must be a whole number from {low} to {high}.')
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""mmengine's training loops, which go on at the very batch where a run was stopped.
+"""mmengine's training loops, which resume at the very batch where a run was stopped.
 
 A checkpoint then holds under ``resume_state`` where the loop stood, which validation was the last, and of each process
 RM's history, its buffers (batch norm counts in every process by itself) and, between two updates of an accumulated
@@ -108,8 +108,8 @@ class ResumableLoop:
             samples = f'is of a run with {before} samples per iteration over all processes and this one has {now}'
             if isinstance(self, EpochBasedTrainLoop) and accumulates(self.runner.optim_wrapper):
                 raise UserValueError(
-                    f'the checkpoint {samples}: gradients are accumulated by the number of the iteration, which does '
-                    'not fit any more. Resume with as many processes and the same batch size.'
+                    f'the checkpoint {samples}: gradients are accumulated by the number of the iteration, which '
+                    'changed. Resume with the same number of processes and the same batch size.'
                 )
             wrong.append(samples)
             self._place = (self._place[0], self._place[1] * before // now)
@@ -117,7 +117,7 @@ class ResumableLoop:
             wrong.append(f'holds the random state of {processes} process(es) and this run has {get_world_size()}')
         if wrong:
             self.runner.logger.warning(
-                f'The checkpoint {", and ".join(wrong)}: training goes on {self._where()}, but not bit for bit.'
+                f'The checkpoint {", and ".join(wrong)}: training resumes {self._where()}, but not bit for bit.'
             )
         if processes != get_world_size():
             return
@@ -224,14 +224,14 @@ class ResumableLoop:
 
 
 class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
-    """``EpochBasedTrainLoop`` that goes on in mid-epoch. Its arguments are the same."""
+    """``EpochBasedTrainLoop`` that resumes in mid-epoch. Its arguments are the same."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._init_resumable()
 
     def run(self) -> torch.nn.Module:
-        """Train, and validate when it is due. A validation that the checkpoint does not know of is made up for."""
+        """Train, and validate when it is due. A validation that the checkpoint does not know of is repeated."""
         self.runner.call_hook('before_train')
         self._restore_buffers()
         if self._place[1] == 0:
@@ -266,7 +266,7 @@ class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
         if STATE_KEY not in checkpoint and meta['iter'] > 0 and info.get('epoch') == meta['epoch']:
             self.runner.logger.warning(
                 f'The checkpoint was written in the middle of epoch {meta["epoch"] + 1}, at iteration '
-                f'{meta["iter"]}, by another Runner: the epoch begins again.'
+                f'{meta["iter"]}, by another Runner: the epoch starts again.'
             )
             meta['iter'] = meta['epoch'] * len(self.dataloader)
         return meta['epoch'], 0
@@ -276,7 +276,7 @@ class ResumableEpochLoop(ResumableLoop, EpochBasedTrainLoop):
 
 
 class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
-    """``IterBasedTrainLoop`` that goes on at the next batch without loading those before. Its arguments are the same.
+    """``IterBasedTrainLoop`` that resumes at the next batch without loading those before. Its arguments are the same.
 
     The epoch of its place counts how often the loader was gone through; with an infinite sampler it stays 0.
     """
@@ -291,7 +291,7 @@ class ResumableIterLoop(ResumableLoop, IterBasedTrainLoop):
         self._init_resumable()
 
     def run(self) -> torch.nn.Module:
-        """Train, and validate when it is due. A validation that the checkpoint does not know of is made up for."""
+        """Train, and validate when it is due. A validation that the checkpoint does not know of is repeated."""
         self.runner.call_hook('before_train')
         self.runner.call_hook('before_train_epoch')
         self._restore_buffers()

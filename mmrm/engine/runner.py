@@ -43,7 +43,7 @@ from .signals import IgnoreSignals, blocked
 # A checkpoint is written when the last one is that old, in runs that write any.
 EVERY_MINUTES = 10
 EXACT_LOOPS = dict(EpochBasedTrainLoop=ResumableEpochLoop, IterBasedTrainLoop=ResumableIterLoop)
-# Seconds a process waits for the others, e.g. while process 0 evaluates. torch's default for NCCL is 10 minutes, less
+# Seconds to wait for the others, e.g. while process 0 evaluates. torch's default for NCCL is 10 minutes, less
 # than an evaluation of COCO may take. env_cfg.dist_cfg.timeout replaces it.
 TIMEOUT = 3 * 3600
 
@@ -190,7 +190,7 @@ class Runner(MMEngineRunner):
         if other and self.iter > 0 and self.message_hub.runtime_info.get('epoch') == self.epoch:  # the one that began
             raise UserFileError(
                 f'checkpoint {filename} was written in the middle of epoch {self.epoch + 1}, at iteration {self.iter}: '
-                f'{type(self.train_loop).__name__} would begin the epoch again while the learning rate goes on. Resume '
+                f'{type(self.train_loop).__name__} would begin the epoch again, but not the learning rate. Resume '
                 'from one at the end of an epoch (default_hooks.checkpoint.by_epoch=True writes these). To start a new '
                 f'run from its weights: --cfg-options load_from={filename}'
             )
@@ -236,7 +236,7 @@ class Runner(MMEngineRunner):
             self.logger.warning(
                 f'{filename} was trained with other settings (its -> of this run):\n'
                 + '\n'.join(f'  {line}' for line in lines)
-                + '\nTraining goes on, but it is no longer the run that was started.'
+                + '\nTraining continues with the new settings.'
             )
 
     def load_or_resume(self) -> None:

@@ -17,7 +17,7 @@ from typing import Callable, Iterable, Iterator, Optional
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later. A checkpoint was written that holds everything
 EXIT_UNSAVED = 76  # stopped without a new checkpoint
 RESUME = 'Run the same command with --resume.'
-INTERRUPTED_TWICE = 'interrupted twice: ended at once. The last checkpoint is complete: --resume'
+INTERRUPTED_TWICE = 'interrupted twice: stopped at once. The last checkpoint is complete: resume with --resume'
 NAMES = ('SIGTERM', 'SIGUSR1', 'SIGINT')
 SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGUSR1
 HAS_MASKS = hasattr(signal, 'pthread_sigmask')  # not on Windows

@@ -61,7 +61,7 @@ def check_head_norm(model: nn.Module) -> None:
     if any('SyncBatchNorm' in type(module).__name__ for head in heads for module in head.modules()):
         raise UserValueError(
             'RMConsistencyHead: its hidden layers have SyncBN, and a process that mixes nothing in an iteration would '
-            "keep the others waiting. Use head.norm_cfg=dict(type='BN1d'), and no sync_bn in the config."
+            "block the others. Use head.norm_cfg=dict(type='BN1d'), and no sync_bn in the config."
         )
 
 

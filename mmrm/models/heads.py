@@ -156,8 +156,8 @@ class RMConsistencyHead(LinearClsHead):
         if not isinstance(feature_map, torch.Tensor) or feature_map.ndim != 4:
             raise UserValueError(
                 f'RMConsistencyHead needs the feature map, shape (N, {self.in_channels}, h, w), but got {shape}. '
-                'A neck that pools must go: neck=None. A backbone that pools must not: ConvNeXt has '
-                'gap_before_final_norm=False, VisionTransformer, DeiT, BEiT and their kin out_type="featmap".'
+                'Remove a neck that pools (neck=None), and let the backbone return its map: ConvNeXt with '
+                'gap_before_final_norm=False, VisionTransformer, DeiT, BEiT and similar with out_type="featmap".'
             )
         if feature_map.shape[1] != self.in_channels:
             raise UserValueError(
@@ -241,9 +241,7 @@ def check_layers(mid_channels, hidden_dim, act_cfg, roi_layers, share_fc) -> tup
     if roi_layers not in ('last', 'all'):
         raise UserValueError(f"{name}: roi_layers={roi_layers!r} must be 'last' or 'all'.")
     if roi_layers == 'all' and share_fc:
-        raise UserValueError(
-            f"{name}: share_fc=True leaves the region no layer of its own, roi_layers='all' gives it all."
-        )
+        raise UserValueError(f"{name}: share_fc=True and roi_layers='all' exclude each other.")
     return mid_channels, act_cfg or dict(type='ReLU')
 
 

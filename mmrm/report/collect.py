@@ -168,7 +168,7 @@ def collect(given: Sequence[Union[str, Path]], most: int = MOST_RUNS) -> Collect
         else:
             left_out.append(f'{show_path(folder)}: no line of its log is of a training')
     if not runs:
-        raise UserFileError(f'there is no run to show in {", ".join(map(str, given))}: {"; ".join(left_out[:5])}')
+        raise UserFileError(f'no run found in {", ".join(map(str, given))}: {"; ".join(left_out[:5])}')
     runs.sort(key=lambda run: (ORDER.index(run.task.split(',')[0]), run.task))
     for _, members in itertools.groupby(runs, key=lambda run: run.task):
         _name(list(members))

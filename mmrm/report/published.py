@@ -73,7 +73,7 @@ TABLES = {
 }
 # How a published number was trained. The paper took some from other papers, which trained otherwise than RM.
 RECIPES = _DATA['recipes']
-# How many samples a run on a data set reads, by the end of a config's name. COCO's: those with a box.
+# How many samples of a data set are read, by the end of a config's name. COCO's: those with a box.
 SAMPLES = _DATA['samples']
 # The paper's names of what a folder of configs/ trains.
 FOLDERS = _DATA['folders']

@@ -26,7 +26,7 @@ from .errors import UserFileError
 from .saved import find_saved, parse_name
 from .trust import TRUST, is_trusted
 
-IF_TRUSTED = 'If you trust where it comes from, convert it once (this executes it) and use the new file:'
+IF_TRUSTED = 'If you trust its source, convert it once (this executes it) and use the new file:'
 COUNTER = 'num_batches_tracked'  # of batch norm
 DAMAGED = ('is empty', 'is truncated', 'is damaged', 'was changed')  # what a good neighbour is offered for
 # A file of these bytes may unpack to FACTOR times its size and SMALL more; one tensor of it to EXPANDED times.
@@ -133,7 +133,7 @@ def check_content(path: Union[str, Path], checkpoint: Any) -> None:
     for name, tensor in _tensors(checkpoint):
         if tensor.is_meta:
             raise UserFileError(
-                f'checkpoint {path}: tensor {name} has a shape and no values (it was saved from the device meta).'
+                f'checkpoint {path}: tensor {name} has a shape but no values (saved from the meta device).'
             )
         if tensor.layout == torch.strided:  # others have no strides to repeat a number with
             needed = tensor.numel() * tensor.element_size()
@@ -200,7 +200,7 @@ def tensor_hash(state_dict: Mapping[str, torch.Tensor]) -> str:
 def good_neighbour(path: Union[str, Path]) -> Optional[Path]:
     """The newest checkpoint in the folder of a run's checkpoint that is another one and not damaged; None if none is.
 
-    A best one counts as the oldest: training cannot go on from it.
+    A best one counts as the oldest: training cannot resume from it.
     """
     path = Path(path)
     if parse_name(path) is None:
@@ -249,7 +249,7 @@ def file_error(path: Union[str, Path], wrong: str) -> UserFileError:
 
 
 def _unreadable(path: Path) -> str:
-    """Why ``path`` is no file with something in it; '' if it is one. Only a regular file is opened: the others hang."""
+    """Why ``path`` is not a file with content; '' if it is one. Only a regular file is opened: the others hang."""
     if re.match(r'[A-Za-z][\w+.-]+:/', str(path)):
         return 'is an address. Download the file and give its path.'
     try:

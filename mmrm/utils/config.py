@@ -78,7 +78,7 @@ def number_of_classes(cfg: Config) -> int:
     for node in (cfg.model.get('head') or {}, preprocessor_of(cfg)):
         if isinstance(node.get('num_classes'), int):
             return node['num_classes']
-    raise UserValueError('the config says nowhere how many classes there are (model.head.num_classes).')
+    raise UserValueError('the config does not set the number of classes (model.head.num_classes).')
 
 
 def checkpoint_out_dir(cfg: Config) -> Optional[str]:

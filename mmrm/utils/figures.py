@@ -158,7 +158,7 @@ def soft_labels(samples: Sequence, num_classes: int) -> torch.Tensor:
         elif 'gt_label' in sample:
             row[sample.gt_label.cpu()] = 1.0
         else:
-            raise UserValueError('the data set has no labels: there is nothing to fuse or to compare.')
+            raise UserValueError('the data set has no labels to mix or compare.')
     return scores
 
 

@@ -43,7 +43,7 @@ def check_out(path: Union[str, Path], overwrite: bool = False, suffixes: Sequenc
     if suffixes and path.suffix not in suffixes:
         raise UserValueError(f'{path}: the file to write must end in {", ".join(suffixes)}.')
     if path.exists() and not overwrite:
-        raise UserFileError(f'{path} exists and is left as it is. Choose another name, or give --overwrite.')
+        raise UserFileError(f'{path} already exists. Choose another name or use --overwrite.')
     parent = next(folder for folder in path.absolute().parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UserFileError(f'{path} cannot be written: {parent} is not a folder that may be written to.')

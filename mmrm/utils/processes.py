@@ -51,7 +51,7 @@ def warn(text: str) -> None:
 def follow_parent() -> None:
     """End with the process that ``MMRM_PARENT`` names (Linux), if that one started this one.
 
-    torchrun's processes live in sessions of their own: after a kill -9 of the launcher they would go on writing into
+    torchrun's processes live in sessions of their own: after a kill -9 of the launcher they would continue writing into
     the work dir.
     """
     parent = int(os.environ.get(PARENT) or 0)

@@ -19,7 +19,7 @@ from .errors import UserFileError
 from .options import registries
 from .settings import parse_config
 
-TRUST = 'give --trust if you trust where it comes from'
+TRUST = 'use --trust if you trust its source'
 TOOLBOXES = ('mmpretrain', 'mmdet', 'mmseg')
 # What the text of a config without code is made of: names that stand for literals, and calls, which must be of dict.
 PLAIN_NODES = {ast.Module, ast.Assign, ast.Name, ast.Load, ast.Store, ast.Constant, ast.UnaryOp, ast.UAdd, ast.USub}
@@ -75,7 +75,7 @@ def read_settings(path: Path) -> dict:
     if is_plain(text):
         return parse_config(text) or {}
     if not _trusted:
-        raise UserFileError(f'config {path} has more than plain settings in it and would be executed: {TRUST}.')
+        raise UserFileError(f'config {path} contains code, which would be executed: {TRUST}.')
     return Config.fromfile(path, import_custom_modules=False).to_dict()
 
 

@@ -164,7 +164,7 @@ def check_classifier(network: Network, source: Path, linear: bool) -> None:
         raise UserFileError(f'{source} has no backbone in it: {abbreviate([*network.head, *network.others])}')
     parts = [key for key in network.others if not key.startswith('data_preprocessor.')]
     if parts:
-        raise UserFileError(f'{source} is no classifier: besides backbone and head it has {abbreviate(parts)}.')
+        raise UserFileError(f'{source} is not a classifier: besides backbone and head it has {abbreviate(parts)}.')
     extra = [key for key in network.head if not key.startswith(('fc.', f'{ROI_LAYER}.'))]
     if not linear and extra and all(re.match(r'layers\.\d+\.', key) for key in extra):
         return  # StackedLinearClsHead

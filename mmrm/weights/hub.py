@@ -71,7 +71,7 @@ def export_folder(
     """
     out = Path(out).expanduser()
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise UserFileError(f'{out} exists and is left as it is. Name a folder that does not.')
+        raise UserFileError(f'{out} already exists. Name a new folder.')
     if library not in CALLS:
         raise UserValueError(f'library={library!r} must be one of {", ".join(CALLS)}.')
     known = describe_input(run.cfg)
@@ -240,7 +240,7 @@ def card(
         ('training data', data),
         ('weights', f'`model.safetensors`, sha256 `{digest}`'),
         ('made from', f'`{run.checkpoint.name}`, sha256 `{file_hash(run.checkpoint)}`, with mmrm {__version__}'),
-        ('licence', licence or 'not stated; ask whoever trained it'),
+        ('licence', licence or 'not stated; ask its authors'),
     ]
     paragraphs = [
         '\n'.join(['---', *(f'{key}: {json.dumps(value)}' for key, value in header.items()), '---']),

@@ -269,7 +269,7 @@ def _identify_swin(backbone: StateDict) -> Optional[dict]:
 def _identify_resnet(backbone: StateDict) -> Optional[dict]:
     bottleneck = 'layer1.0.conv3.weight' in backbone
     blocks = sum(count_modules(backbone, f'layer{stage}.') for stage in (1, 2, 3, 4))
-    depth = (3 if bottleneck else 2) * blocks + 2  # verified by whoever builds it
+    depth = (3 if bottleneck else 2) * blocks + 2  # verified when it is built
     width = _size(backbone, 'layer1.0.conv1.weight')[0]
     if depth not in RESNET_DEPTHS or _size(backbone, 'layer1.0.conv2.weight')[:2] != (width, width):
         return None

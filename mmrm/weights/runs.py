@@ -69,10 +69,10 @@ def latest_checkpoint(work_dir: Path, log: Callable[[str], None] = warn) -> Opti
     saved = saved_checkpoints(named.parent)
     highest = next((path for path in reversed(saved) if _is_complete(path)), None)
     if not named.exists() and highest is not None:
-        log(f'{note} names {named.name}, which is not there: {highest.name} is taken, the highest that is.')
+        log(f'{note} names {named.name}, which does not exist: using {highest.name}, the newest.')
         return highest
     if named in saved and highest is not None and saved.index(highest) > saved.index(named):
-        log(f'{note} names {named.name}, but {highest.name} is there too: the higher one is taken.')
+        log(f'{note} names {named.name}, but {highest.name} is newer: using it.')
         return highest
     return named
 
@@ -114,7 +114,7 @@ def weights_of_run(folder: Path, hint: str = '') -> Path:
     latest = best[0] if best else latest
     if latest is not None:
         if not latest.is_file():
-            raise UserFileError(f'{folder / "last_checkpoint"} names {latest.name}, which is not there.')
+            raise UserFileError(f'{folder / "last_checkpoint"} names {latest.name}, which does not exist.')
         return latest
     seeds = sorted(
         child.name

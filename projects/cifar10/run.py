@@ -119,7 +119,7 @@ def _run(method: str, seed: int, root: Path, options: dict, device: str) -> Tria
         size = cfg.train_dataloader.dataset.per_class[1]
         if not 0 <= seed < 5000 // size:
             raise UserValueError(
-                f'seed {seed}: every seed has its own {size} images a class, and CIFAR-10 has 5000; '
+                f'seed {seed}: every seed has its own {size} images per class, and CIFAR-10 has 5000; '
                 f'allowed: 0 to {5000 // size - 1}'
             )
         merged[PART] = cfg.train_dataloader.dataset.per_class = [seed * size, (seed + 1) * size]
@@ -182,7 +182,7 @@ def processor() -> str:
 
 
 def read_results(path: Union[str, Path]) -> List[dict]:
-    """The results in a file, one a line; none if there is no file.
+    """The results in a file, one per line; none if there is no file.
 
     Raises:
         UserFileError: If a line is not a result.
@@ -216,9 +216,7 @@ def parser() -> argparse.ArgumentParser:
     seeds = ', '.join(f'{name} {method.seeds}' for name, method in METHODS.items())
     run_options.add(parser, list(METHODS), seeds, WORK_DIR, 'all runs')
     parser.add_argument(
-        '--float32',
-        action='store_true',
-        help='train not in bfloat16: for CPUs without kernels for it; takes about twice as long',
+        '--float32', action='store_true', help='float32, for CPUs without bfloat16 kernels; about twice as long'
     )
     return parser
 

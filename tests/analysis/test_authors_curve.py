@@ -31,7 +31,7 @@ def test_the_band_is_the_range_over_runs_and_neighbouring_epochs():
     assert curves.band(2) == (5.0, 35.0) and curves.band(3) == (20.0, 90.0) and curves.band(9) is None
 
 
-def test_a_run_in_mid_way_is_told_where_the_authors_were(tmp_path):
+def test_unfinished_run_is_compared_with_the_authors_at_the_same_epoch(tmp_path):
     folder = write_run(tmp_path / 'rm' / 'pyramidnet200_1xb64_cifar10' / 'seed0', [50.0, 60.0], length=300)
     run, curves = script.read(folder)
     low, high = curves.band(2)

@@ -70,7 +70,7 @@ def test_candidates_run_in_turn_as_often_as_asked():
 def test_mistakes_are_named(tmp_path):
     with pytest.raises(UserValueError, match='is not a classifier'):
         efficiency.measure(['projects/demo/configs/atss_cells.py'])
-    with pytest.raises(UserValueError, match='size of its training images cannot be told'):
+    with pytest.raises(UserValueError, match='size of its training images is not set'):
         efficiency.measure([str(write_run(tmp_path))])
     with pytest.raises(UserValueError, match='there is no config'):
         efficiency.measure([])

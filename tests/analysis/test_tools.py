@@ -35,7 +35,7 @@ def test_mixed_batches_and_cut_or_resize(run, tmp_path):
     code, printed, _ = run('mixed_batches.py', config, out, '--iterations', 2)
     assert code == 0 and str(out) in printed and out.stat().st_size > 1000
     code, _, told = run('mixed_batches.py', config, out)
-    assert code == 2 and 'exists and is left as it is' in told
+    assert code == 2 and 'already exists' in told
     assert run('cut_or_resize.py', config, tmp_path / 'a.png', '--iterations', 3)[0] == 0
     assert (tmp_path / 'a.png').stat().st_size > 1000
 

@@ -276,7 +276,7 @@ def test_transformers_loads_the_folder_offline_and_has_the_same_logits(wide, tmp
     assert found.shape == expected.shape and (found - expected).abs().mean() < 0.02
 
 
-def test_what_transformers_is_told_of_the_pixels():
+def test_preprocessor_config_of_transformers():
     """Its names for a short edge and a crop, and for a resize to a fixed size; with and without normalisation."""
     target = Target({}, torch.nn.Identity, '')
     steps = [dict(type='ResizeEdge', scale=72, interpolation='bicubic'), dict(type='CenterCrop', crop_size=64)]
@@ -291,7 +291,7 @@ def test_what_transformers_is_told_of_the_pixels():
 def test_a_folder_that_holds_something_is_left_alone(run, folder, capsys):
     before = sorted(path.name for path in folder.iterdir())
     code, _, err = call(capsys, 'huggingface', run, folder)
-    assert code == 2 and 'exists and is left as it is' in err
+    assert code == 2 and 'already exists' in err
     assert sorted(path.name for path in folder.iterdir()) == before
     assert not [path for path in folder.parent.iterdir() if path.name.startswith('.')]
 

@@ -124,7 +124,7 @@ def test_folders_that_cannot_be_used_are_errors(folder):
             read_folder(wrong)
 
 
-def test_a_class_called_train_is_said_to_be_taken_for_a_split(folder):
+def test_class_folder_named_train_is_explained(folder):
     (folder / 'circle').rename(folder / 'train')
     with pytest.raises(
         UserFileError, match=r'train holds the training images, square, stripes is not used .* --classes'

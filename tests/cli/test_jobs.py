@@ -33,7 +33,7 @@ def gate(runs, tmp_path):
     return tmp_path / 'runs' / 'wait'
 
 
-def test_finished_runs_are_not_repeated_and_interrupted_ones_go_on(runs):
+def test_finished_runs_are_skipped_and_interrupted_ones_resume(runs):
     first, second = runs
     assert jobs.train(first) == 'finished'
     log = second.work_dir / '0' / 'vis_data' / 'scalars.json'
@@ -48,7 +48,7 @@ def test_finished_runs_are_not_repeated_and_interrupted_ones_go_on(runs):
 
 
 @pytest.mark.parametrize('epoch', [2, 3])
-def test_a_run_stopped_before_it_validated_an_epoch_goes_on_from_there(runs, epoch):
+def test_run_stopped_before_a_validation_resumes_there(runs, epoch):
     run = runs[0]
     jobs.train(run)
     (log,) = run.work_dir.glob('*/vis_data/scalars.json')

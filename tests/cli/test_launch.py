@@ -295,7 +295,7 @@ def test_a_second_run_in_a_work_dir_stops_and_names_the_first(error, trained, tm
 
 
 @needs_locks
-def test_only_the_first_process_of_a_run_asks_for_its_lock(run, monkeypatch, started):
+def test_only_the_first_process_takes_the_lock(run, monkeypatch, started):
     run[1].mkdir()
     with files.locked(run[1] / files.RUN_LOCK):  # held by the first process, on another node
         for name, value in dict(NNODES='2', MASTER_ADDR='127.0.0.1', NODE_RANK='1').items():
@@ -390,7 +390,7 @@ def test_checkpoints_in_another_folder_and_its_lock_are_seen(error, trained, tmp
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_elsewhere_leaves_the_best_checkpoint_where_it_came_from(trained, tmp_path):
+def test_resume_in_another_folder_keeps_the_best_checkpoint_of_the_first(trained, tmp_path):
     old = tmp_path / 'old'
     shutil.copytree(trained[1], old)
     (best,) = old.glob('best_*.pth')
@@ -453,7 +453,7 @@ def test_resume_auto_finds_the_newest_also_in_a_folder_that_was_moved(run, train
     assert not cfg.resume and cfg.load_from is None and 'no checkpoint' in capsys.readouterr().out
     moved = tmp_path / 'moved'
     shutil.copytree(trained[1], moved)
-    for note, told in ((b'/elsewhere/epoch_2.pth', 'going on from'), (b'\x80\xff\x00', 'last_checkpoint is damaged')):
+    for note, told in ((b'/elsewhere/epoch_2.pth', 'resuming from'), (b'\x80\xff\x00', 'last_checkpoint is damaged')):
         (moved / 'last_checkpoint').write_bytes(note)
         cfg = preflight.prepare_train(args_of(trained[0], '--work-dir', moved, '--resume'))
         assert cfg.load_from == str(moved / 'epoch_2.pth') and told in capsys.readouterr().out
@@ -498,7 +498,7 @@ def test_a_checkpoint_that_cannot_be_used_is_named(error, trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_validation_that_was_missed_is_not_made_up_for(trained, tmp_path):
+def test_missed_validation_is_not_repeated(trained, tmp_path):
     work = tmp_path / 'work'
     fit(trained[0], work, '--resume', trained[1] / 'epoch_1.pth')
     (log,) = work.glob('*/vis_data/scalars.json')

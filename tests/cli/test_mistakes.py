@@ -124,7 +124,7 @@ def test_training_past_broken_images_is_resumed_exactly(run, tmp_path, capfd):
     hooks = '--cfg-options', 'default_hooks.checkpoint.save_best=None', 'default_hooks.checkpoint.max_keep_ckpts=3'
     train.main([str(run[0]), '--work-dir', 'whole', *hooks])
     told = ''.join(capfd.readouterr())
-    assert told.count('4.png is empty (0 bytes). The next one takes its place; 1 so far.') == 1
+    assert told.count('4.png is empty (0 bytes). Using the next image instead; 1 skipped so far.') == 1
     (tmp_path / 'again').mkdir()
     (tmp_path / 'whole' / 'epoch_1.pth').rename(tmp_path / 'again' / 'epoch_1.pth')
     train.main([str(run[0]), '--work-dir', 'again', '--resume', 'again/epoch_1.pth', *hooks])

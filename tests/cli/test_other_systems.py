@@ -33,7 +33,7 @@ for name in ('SIGUSR1', 'SIGUSR2', 'SIGHUP', 'SIGALRM'):
 
 
 def test_a_run_trains_without_the_calls_of_linux(tmp_path):
-    """macOS lacks prctl, Windows also file locks and some signals: a run says so and goes on."""
+    """macOS lacks prctl, Windows also file locks and some signals: a run warns and continues."""
     config = write_run(tmp_path, epochs=1, images=4)
     script = f"""
 {WITHOUT}

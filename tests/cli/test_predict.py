@@ -57,13 +57,13 @@ def test_broken_images_in_a_folder_are_named_and_the_others_predicted(run, image
     (folder / 'torn.jpg').write_bytes(photograph.read_bytes()[:4000])
     (folder / 'notes.txt').write_text('read only where it is named')
     code, out, err = call(capsys, run, folder / 'notes.txt', '--device', 'cpu')
-    assert code == 1 and f'error: image {folder / "notes.txt"} is no image' in err
+    assert code == 1 and f'error: image {folder / "notes.txt"} is not an image' in err
     code, out, err = call(capsys, run, folder, '--json', '--device', 'cpu')
     found = {each['file']: each for each in json.loads(out)}
     assert code == 1 and len(found) == 4 and 'classes' in found[str(folder / 'good.png')]
     lines = err.splitlines()
     assert sum(line.startswith('error: ') for line in lines) == 3 and lines[-1] == '3 of 4 images could not be read'
-    assert 'empty.jpg is empty' in err and 'torn.jpg is cut short' in err and 'text.png is no image' in err
+    assert 'empty.jpg is empty' in err and 'torn.jpg is cut short' in err and 'text.png is not an image' in err
 
 
 def test_maps_are_written_beside_and_never_replaced_unasked(run, images, tmp_path, capsys):
@@ -73,7 +73,7 @@ def test_maps_are_written_beside_and_never_replaced_unasked(run, images, tmp_pat
     assert code == 0 and [file.name for file in out.iterdir()] == ['0_cam.png'] and '1 pictures' in err
     assert Image.open(out / '0_cam.png').size[0] > 300
     code, _, err = call(capsys, run, images[0], '--cam', out, '--device', 'cpu')
-    assert code == 2 and 'exists and is left as it is' in err
+    assert code == 2 and 'already exists' in err
 
 
 def test_a_checkpoint_carries_its_config_which_is_not_executed_and_one_without_is_asked_for_it(

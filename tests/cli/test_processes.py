@@ -66,7 +66,7 @@ def test_where_one_process_was_stopped_all_are(status, sleepers):
 
 
 @pytest.mark.parametrize('kind', ['stopped', 'mistake'])
-def test_a_process_that_is_started_again_in_vain_leaves_at_once(status, kind):
+def test_restarted_process_exits_at_once_after_an_input_error(status, kind):
     launch.report(kind, 'two\nlines')
     assert launch.lines(kind) == ['two lines']
     with pytest.raises(SystemExit) as stop, launch.joined():
@@ -74,7 +74,7 @@ def test_a_process_that_is_started_again_in_vain_leaves_at_once(status, kind):
     assert stop.value.code == 0
 
 
-def test_a_mistake_is_told_once_and_a_file_that_is_away_is_not_one(status):
+def test_input_error_is_printed_once_and_a_missing_file_may_be_retried(status):
     def fail(error):
         with launch.joined():
             raise error
@@ -155,7 +155,7 @@ def test_a_signal_does_not_leave_half_of_the_older_runs_checkpoints(run, monkeyp
     assert not list(run[1].glob('*.pth')) and len(list(run[1].glob('replaced-*/*.pth'))) == 2
 
 
-def test_a_restart_goes_on_from_what_the_first_start_wrote_and_not_from_what_was_there_before(run, monkeypatch):
+def test_restart_resumes_from_checkpoints_of_this_launch_only(run, monkeypatch):
     cfg = SimpleNamespace(work_dir=str(run[1]), get=lambda key, default=None: default)
     run[1].mkdir()
     (run[1] / 'epoch_1.pth').touch()

@@ -87,7 +87,7 @@ def test_an_empty_validation_set_is_named(error, tmp_path):
     config = write_run(tmp_path, more="val_dataloader['dataset'] = dict(dataset, ann_file='none.txt')\n")
     (tmp_path / 'data/none.txt').touch()
     told = error(train.main, config, '--work-dir', tmp_path / 'work')
-    assert 'CustomDataset has no sample' in told and 'none.txt' in told
+    assert 'CustomDataset is empty' in told and 'none.txt' in told
 
 
 @pytest.mark.parametrize('batch, images, fails', [(4, 13, True), (4, 14, False), (12, 13, True)])
@@ -125,14 +125,14 @@ def test_a_resume_on_other_data_or_with_another_metric_is_refused(error, trained
 
 # ---------------------------------------------------------------------------------------------- a resume that differs
 def resumed(trained, work, *options) -> str:
-    """The log of a run that goes on for a third epoch."""
+    """The log of a run that resumes for a third epoch."""
     shutil.copytree(trained[1], work)
     argv = (trained[0], '--work-dir', work, '--resume', '--cfg-options', 'train_cfg.max_epochs=3', *options)
     train.main([str(word) for word in argv])
     return max(work.glob('*/*.log'), key=lambda path: path.stat().st_mtime).read_text()
 
 
-def test_a_resume_with_other_settings_lists_them_and_goes_on(trained, tmp_path):
+def test_resume_with_other_settings_logs_them_and_continues(trained, tmp_path):
     options = (
         'train_dataloader.batch_size=4',
         'optim_wrapper.optimizer.lr=0.7',
@@ -141,7 +141,7 @@ def test_a_resume_with_other_settings_lists_them_and_goes_on(trained, tmp_path):
         'default_hooks.logger.interval=2',
     )
     log = resumed(trained, tmp_path / 'work', *options)
-    listed = log.partition('was trained with other settings')[2].partition('Training goes on')[0]
+    listed = log.partition('was trained with other settings')[2].partition('Training continues')[0]
     assert re.findall(r'^  (\S+: \S+ -> \S+)', listed, re.M) == [
         'model.head.omega: 0.5 -> 0.1',
         'train_dataloader.batch_size: 2 -> 4',

@@ -37,7 +37,7 @@ def test_pixels_are_those_of_numpy_1():
 
 
 @pytest.mark.skipif(int(np.__version__[0]) < 2, reason='NumPy 1 has no such flaw')
-def test_repair_is_needed_without_it_and_mends_every_name(monkeypatch):
+def test_hue_fix_is_needed_and_patches_every_name(monkeypatch):
     inner = getattr(photometric.adjust_hue, '__wrapped__', None)
     if inner is None:
         pytest.skip('this mmcv needs no repair')

@@ -114,7 +114,7 @@ FROZEN = [0.40436124516234584, 0.507130484755419]
 def test_bad_arguments_are_named(arguments):
     with pytest.raises(UserValueError, match=f'RMCropFlip: {next(iter(arguments))}='):
         RMCropFlip(**arguments)
-    with pytest.raises(UserValueError, match='has no room for a crop of crop_size=32'):
+    with pytest.raises(UserValueError, match='is smaller than a crop of crop_size=32'):
         RMCropFlip().batch(np.zeros((1, 3, 8, 8), np.uint8), np.array([[0, 0, 0]]))
 
 

@@ -53,12 +53,12 @@ def test_the_end_of_a_thumbnail_is_not_the_end_of_the_image():
     'name,data,told',
     [
         ('zero.jpg', b'', 'is empty (0 bytes)'),
-        ('page.jpg', b'<!DOCTYPE html><html></html>', 'is no image but a web page'),
+        ('page.jpg', b'<!DOCTYPE html><html></html>', 'is not an image but a web page'),
         ('phone.heic', b'\0\0\0\x18ftypheic' + bytes(50), 'HEIC or AVIF; convert it'),
         ('bad.png', encode(kind='PNG')[:60] + bytes(40) + encode(kind='PNG')[100:], 'cannot be decoded'),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path, name, data, told):
+def test_broken_file_is_explained(tmp_path, name, data, told):
     (tmp_path / name).write_bytes(data)
     finding = inspect_image(tmp_path / name)
     assert told in finding.problem and finding.path == str(tmp_path / name)
@@ -75,7 +75,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, name, data, told):
         ('deep.png', Image.fromarray(PIXELS[..., 0].astype(np.uint16) << 8), '16 bits a channel'),
     ],
 )
-def test_a_mode_other_than_rgb_is_told_and_is_what_training_gets(tmp_path, name, image, note):
+def test_other_modes_than_rgb_are_reported_as_training_reads_them(tmp_path, name, image, note):
     image.save(tmp_path / name)
     finding = inspect_image(tmp_path / name)
     assert finding.problem == '' and finding.size == (60, 40)
@@ -199,7 +199,7 @@ def test_each_broken_image_is_logged_once_and_counted_over_all_workers(folder, c
         assert sum(map(len, loader)) == 8
     told = ''.join(capfd.readouterr())
     assert dataset.skipped == 2
-    assert told.count('1.jpg is cut short') == told.count('7.jpg is empty') == 1 and '2 so far' in told
+    assert told.count('1.jpg is cut short') == told.count('7.jpg is empty') == 1 and '2 skipped so far' in told
 
 
 def test_imagenet_skips_them_too(folder):

@@ -167,7 +167,7 @@ def test_threads_do_not_share_their_buffers():
 
 @pytest.fixture
 def search(monkeypatch):
-    """Look for the library anew, before and after."""
+    """Search the library again, before and after."""
     jpeg.crop_decoder.cache_clear()
     yield monkeypatch
     monkeypatch.undo()
@@ -188,5 +188,5 @@ def test_without_a_library_opencv_decodes(how, search, tmp_path):
 def test_a_library_that_decodes_otherwise_is_not_used(search):
     decode = jpeg.CropDecoder.decode
     search.setattr(jpeg.CropDecoder, 'decode', lambda *arguments: decode(*arguments) ^ 1)
-    with pytest.warns(UserWarning, match='not exactly as OpenCV'):
+    with pytest.warns(UserWarning, match='exactly as OpenCV'):
         assert jpeg.crop_decoder() is None

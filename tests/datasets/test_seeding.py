@@ -147,7 +147,7 @@ def test_it_is_the_data_set_itself_in_all_else():
         assert torch.equal(other[Draw(3, (1, 2))], seen[Draw(3, (1, 2))])
 
 
-def test_a_data_set_that_loads_whole_batches_is_asked_for_its_samples():
+def test_getitems_is_seeded_per_sample():
     part = Subset(Dice(), range(2, 10))
     assert hasattr(part, '__getitems__')
     rows = [row for batch in epoch(loader(SequentialOf, dataset=part)) for row in batch]

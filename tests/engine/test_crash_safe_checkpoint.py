@@ -165,7 +165,7 @@ def test_the_one_at_the_end_of_an_epoch_is_written_once_when_the_epoch_counts_as
     assert read_checkpoint(by_iteration / 'iter_4.pth')['meta']['epoch'] == 1
 
 
-def test_a_loop_that_cannot_go_on_in_mid_epoch_does_not_resume_from_there(by_iteration, tmp_path):
+def test_mid_epoch_checkpoint_is_refused_by_a_loop_that_cannot_resume_it(by_iteration, tmp_path):
     LOOPS.register_module(name='OtherEpochs', module=type('OtherEpochs', (EpochBasedTrainLoop,), {}), force=True)
     loop = dict(type='OtherEpochs', max_epochs=1)
     with pytest.raises(UserFileError, match='in the middle of epoch 2, at iteration 6'):

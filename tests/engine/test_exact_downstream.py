@@ -26,7 +26,7 @@ OPTIONS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', CASES)
-def test_a_run_of_another_toolbox_goes_on_bit_for_bit(name, tmp_path, monkeypatch):
+def test_mmdet_and_mmseg_runs_resume_bit_for_bit(name, tmp_path, monkeypatch):
     monkeypatch.setenv('MMRM_PHOTOGRAPHS', str(make_photographs(tmp_path / 'photographs', train=16, val=4)))
     monkeypatch.setenv('LOCAL_RANK', '0')
     monkeypatch.setattr('logging.raiseExceptions', True)

@@ -67,7 +67,7 @@ def unbroken(tmp_path_factory):
 @pytest.mark.parametrize(
     'step', [pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 7, 11]
 )
-def test_stopped_after_any_iteration_it_goes_on_bit_for_bit(tmp_path, unbroken, name, step):
+def test_run_stopped_after_any_iteration_resumes_bit_for_bit(tmp_path, unbroken, name, step):
     """At iteration 4 an epoch ends, at 7 one has begun, at 11 it is two iterations past a checkpoint."""
     whole, folder = unbroken(name)
     parts = stopped_and_resumed(tmp_path, StopAfter(step), **CASES[name])
@@ -86,7 +86,7 @@ def test_the_number_of_workers_does_not_matter_also_if_it_changes(tmp_path, unbr
 
 @pytest.mark.parametrize('name', ['epochs', 'iterations'])
 @pytest.mark.parametrize('point', ['before_val_epoch', 'after_val_epoch'])
-def test_a_validation_that_was_cut_off_is_made_up_for(tmp_path, unbroken, name, point):
+def test_interrupted_validation_is_repeated(tmp_path, unbroken, name, point):
     """Killed in the last validation: nothing is left to train."""
     whole, folder = unbroken(name)
     parts = stopped_and_resumed(tmp_path, StopIn(point, 3), **dict(CASES[name], every=1))
@@ -126,12 +126,12 @@ def test_without_a_seed_in_the_config_a_resume_keeps_that_of_the_run(tmp_path, m
     assert_same(whole, parts)
 
 
-# -------------------------------------------------------------------------------------------------------- what is told
+# -------------------------------------------------------------------------------------------------------- warnings
 def warned(folder):
     return ' '.join(path.read_text() for path in folder.glob('*/*.log'))
 
 
-def test_another_number_of_processes_is_told_and_goes_on_at_the_same_sample(tmp_path):
+def test_resume_with_other_processes_warns_and_starts_at_the_same_sample(tmp_path):
     with pytest.raises(Stop):
         runner(tmp_path, hooks=[StopAfter(6)], validate=False).train()
     checkpoint = torch.load(tmp_path / 'iter_6.pth')
@@ -140,13 +140,13 @@ def test_another_number_of_processes_is_told_and_goes_on_at_the_same_sample(tmp_
     torch.save(checkpoint, tmp_path / 'iter_6.pth')
     SpeckledPictures.loaded.clear()
     runner(tmp_path, resume=True, validate=False, loop=dict(by_epoch=True, max_epochs=2)).train()
-    assert 'this run has 1: training goes on in epoch 2 at batch 3, but not bit for bit' in warned(tmp_path)
+    assert 'this run has 1: training resumes in epoch 2 at batch 3, but not bit for bit' in warned(tmp_path)
     assert len(SpeckledPictures.loaded) == IMAGES - 2 * BATCH
 
 
-def test_another_batch_size_is_told_and_refused_with_accumulated_gradients(tmp_path):
+def test_resume_with_another_batch_size_warns_or_fails_with_accumulated_gradients(tmp_path):
     stopped_and_resumed(tmp_path, StopAfter(6), after=dict(batch=4), validate=False)
-    assert 'has 4: training goes on in epoch 2 at batch 4' in warned(tmp_path)
+    assert 'has 4: training resumes in epoch 2 at batch 4' in warned(tmp_path)
     with pytest.raises(UserValueError, match=r'6 samples per iteration .* has 4: gradients are accumulated'):
         stopped_and_resumed(tmp_path / 'two', StopAfter(6), after=dict(batch=4), accumulate=2, validate=False)
 
@@ -159,7 +159,7 @@ def test_another_batch_size_is_told_and_refused_with_accumulated_gradients(tmp_p
         (dict(), None, None),
     ],
 )
-def test_a_resumed_run_is_told_that_its_schedule_is_not_that_of_the_config(tmp_path, after, before, wanted):
+def test_resume_with_another_schedule_warns(tmp_path, after, before, wanted):
     scale = dict(auto_scale_lr=dict(enable=True, base_batch_size=2 * BATCH))
     stopped_and_resumed(tmp_path, StopAfter(6), after=after, validate=False, **scale)
     told = warned(tmp_path).partition('The schedule of the checkpoint is kept')[2]
@@ -172,7 +172,7 @@ def test_a_checkpoint_without_its_schedule_is_not_resumed_from(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['epochs', 'iterations'])
-def test_a_checkpoint_of_mmengines_own_runner_is_resumed_from_and_told(tmp_path, name):
+def test_checkpoint_of_mmengines_runner_resumes_with_a_warning(tmp_path, name):
     case = dict(CASES[name], every=1, by_epoch=name == 'epochs')
     stop = StopIn('before_train_epoch', 2) if name == 'epochs' else StopAfter(7)
     with pytest.raises(Stop):
@@ -186,7 +186,7 @@ def test_a_checkpoint_of_mmengines_own_runner_is_resumed_from_and_told(tmp_path,
     resumed = runner(tmp_path, resume=True, **dict(case, validate=False))
     resumed.train()
     where = 'in epoch 2 at batch 1' if name == 'epochs' else 'at batch 8'
-    assert f'training goes on {where}' in warned(tmp_path) and 'not bit for bit' in warned(tmp_path)
+    assert f'training resumes {where}' in warned(tmp_path) and 'not bit for bit' in warned(tmp_path)
     assert resumed.iter == 12
     assert len(SpeckledPictures.loaded) == (2 * IMAGES if name == 'epochs' else 5 * BATCH)
 
@@ -196,7 +196,7 @@ def test_a_checkpoint_of_mmengines_own_runner_from_mid_epoch_begins_the_epoch_ag
         runner(tmp_path, hooks=[StopAfter(7)], kind=MMEngineRunner).train()
     resumed = runner(tmp_path, resume=True)
     resumed.train()
-    assert 'by another Runner: the epoch begins again' in warned(tmp_path)
+    assert 'by another Runner: the epoch starts again' in warned(tmp_path)
     assert resumed.iter == 12
 
 
@@ -217,7 +217,7 @@ def test_the_loops_are_not_in_the_config(tmp_path):
     assert dumped.default_hooks.checkpoint.type == 'CheckpointHook'
 
 
-def test_processes_that_find_different_checkpoints_do_not_go_on_apart(tmp_path, monkeypatch):
+def test_processes_with_different_checkpoints_fail(tmp_path, monkeypatch):
     """As on nodes that do not share the work dir."""
     monkeypatch.setattr('mmrm.engine.runner.all_gather_object', lambda start: [start, (1, 4)])
     with pytest.raises(UserError, match=r'process 0: epoch 0, iteration 0, process 1: epoch 1, iteration 4'):
@@ -226,7 +226,7 @@ def test_processes_that_find_different_checkpoints_do_not_go_on_apart(tmp_path, 
 
 # ------------------------------------------------------------------------------------------------------- checkpoints
 class Clock:
-    """A clock that goes on by a minute with every iteration."""
+    """A clock that advances by a minute with every iteration."""
 
     def __init__(self, monkeypatch):
         self.now = 0.0
@@ -339,8 +339,8 @@ def test_a_signal_saves_after_the_step_and_nothing_is_repeated(tmp_path, unbroke
 
 
 @pytest.mark.parametrize('name', ['epochs', 'iterations'])
-def test_a_signal_in_the_validation_that_is_made_up_for_loses_nothing_either(tmp_path, unbroken, name):
-    """RM's history is not back in its place yet: the checkpoint of before is the one to go on from."""
+def test_signal_in_a_repeated_validation_loses_nothing(tmp_path, unbroken, name):
+    """RM's history is not back in its place yet: the checkpoint of before is the one to resume from."""
     whole, folder = unbroken(name)
     case = dict(CASES[name], every=100)
     first = stopped_by_signal(tmp_path, Signalled('after_val_iter', 2), **case)

@@ -23,7 +23,7 @@ SEEDED = dict(type='rm_worker_init')
 
 
 class WatchLambda(Hook):
-    """Notes in which epochs a batch is mixed."""
+    """Records in which epochs batches are mixed."""
 
     def __init__(self):
         self.mixed = set()

@@ -118,8 +118,8 @@ def test_fewer_in_a_row_do_not(losses, tmp_path):
     assert (tmp_path / 'epoch_1.pth').is_file()
 
 
-def test_a_row_goes_on_from_one_epoch_to_the_next_and_the_last_checkpoint_is_named(tmp_path):
-    with pytest.raises(TrainingDivergedError, match=r'iteration 3 on.*finite weights: \S*epoch_1\.pth'):
+def test_non_finite_losses_count_across_epochs_and_the_last_checkpoint_is_named(tmp_path):
+    with pytest.raises(TrainingDivergedError, match=r'iteration 3 on.*checkpoint is good: \S*epoch_1\.pth'):
         make(tmp_path, [NAN, 1.0, NAN, NAN], epochs=2).train()
 
 
@@ -221,5 +221,5 @@ def test_a_learning_rate_of_1e8_ends_with_exit_code_2(tmp_path, monkeypatch, cap
         )
     error = capsys.readouterr().err
     assert stopped.value.code == 2 and 'Traceback' not in error
-    assert 'error: training was stopped: the loss was not finite' in error and 'lr 1e+08' in error
+    assert 'error: training was stopped: the loss was NaN or Inf' in error and 'lr 1e+08' in error
     assert not list((tmp_path / 'work').glob('*.pth'))

@@ -105,7 +105,7 @@ def test_every_shipped_schedule_has_a_tested_curve():
     assert {path.stem for path in SCHEDULES.glob('*.py')} == set(CURVES)
 
 
-def test_a_resumed_run_goes_on_with_the_same_curve(tmp_path):
+def test_resumed_run_continues_the_same_curve(tmp_path):
     cfg = Config.fromfile(SCHEDULES / 'cifar_200e.py')
     cfg.train_cfg.max_epochs = 12
     first = run(tmp_path, cfg, 'resume_1', stop_before=4)

@@ -161,7 +161,7 @@ DRAWS = [dict(type='RMLoadResizedCrop', scale=8), dict(type='RMColors', contrast
         (ClsDataPreprocessor(**NORMAL), [DRAWS[0], dict(type='PackInputs')], None),
     ],
 )
-def test_colours_that_nobody_would_apply_stop_the_run(preprocessor, pipeline, word):
+def test_drawn_colours_without_rm_data_preprocessor_fail(preprocessor, pipeline, word):
     model = torch.nn.Module()
     model.data_preprocessor = preprocessor
     if word is None:

@@ -89,7 +89,7 @@ def test_a_copy_has_its_own():
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input
-def test_a_pattern_that_matches_nothing_is_told_with_the_stages_there_are():
+def test_pattern_without_a_match_lists_the_stages():
     with pytest.raises(UserValueError, match=r"no module of ResNet matches 'stage\[34\].bn1'. Its stages are conv1"):
         attach(resnet(18), DropBlock(7, 0.9), ['layer3.0.bn1', 'stage[34].bn1'])
 

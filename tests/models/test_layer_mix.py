@@ -207,7 +207,7 @@ def test_other_backbones_are_mixed_by_the_names_of_their_modules(name):
             "ManifoldMixup: layer 'stage1' does not exist in ResNet. There are input, conv1, bn1",
         ),
         (MoEx(layer='stages'), BACKBONES['ConvNeXt'][0], 'stages.0, stages.1, stages.2, stages.3'),
-        (FeatureCutMix(layers=['layers.0']), TOKENS, r"layer 'layers.0' puts out the shape \(1, 17, 16\)"),
+        (FeatureCutMix(layers=['layers.0']), TOKENS, r"layer 'layers.0' returns the shape \(1, 17, 16\)"),
     ],
 )
 def test_a_layer_that_does_not_fit_is_named(augment, backbone, message):

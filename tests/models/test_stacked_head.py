@@ -54,7 +54,7 @@ def test_every_parameter_has_a_gradient_in_every_iteration(mixed, roi_layers):
 
 
 @pytest.mark.parametrize('norm_cfg', [None, dict(type='BN1d')])
-def test_the_stock_head_takes_its_weights_and_says_the_same(norm_cfg):
+def test_stock_head_loads_the_weights_and_has_the_same_logits(norm_cfg):
     head = head_of(dropout_rate=0.2, norm_cfg=norm_cfg).eval()
     stock = MODELS.build(
         dict(type='StackedLinearClsHead', num_classes=3, in_channels=4, dropout_rate=0.2, norm_cfg=norm_cfg, **STACK)
@@ -72,7 +72,7 @@ def test_the_stock_head_takes_its_weights_and_says_the_same(norm_cfg):
         (dict(mid_channels=[]), r'mid_channels=\[\] must be'),
         (dict(hidden_dim=8), 'not both'),
         (dict(roi_layers='first'), "roi_layers='first' must be 'last' or 'all'"),
-        (dict(roi_layers='all', share_fc=True), 'share_fc=True leaves'),
+        (dict(roi_layers='all', share_fc=True), 'exclude each other'),
     ],
 )
 def test_wrong_layers_are_named(wrong, message):

@@ -68,7 +68,7 @@ def test_runs_differ_in_the_method_and_the_images_of_their_seed_only(tmp_path):
         (dict(options={'model.head.omega': 1.0}), 'cannot set model.head.omega: rm-omega0 sets it'),
     ],
 )
-def test_a_wrong_request_is_told(arguments, told, tmp_path):
+def test_wrong_arguments_are_named(arguments, told, tmp_path):
     with pytest.raises(UserError, match=told):
         experiment.plan(root=tmp_path, **arguments)
 
@@ -110,7 +110,7 @@ def test_results_of_several_processes_are_all_kept(tmp_path):
         ([json.dumps(result(method='cutout'))], "unknown method 'cutout'; allowed: baseline"),
     ],
 )
-def test_a_broken_file_is_told_with_its_line(lines, told, tmp_path):
+def test_broken_results_file_is_named_with_its_line(lines, told, tmp_path):
     (tmp_path / 'r.jsonl').write_text('\n'.join(lines))
     with pytest.raises(UserError, match=told):
         experiment.read_results(tmp_path / 'r.jsonl')
@@ -152,7 +152,7 @@ def test_the_command_runs_what_is_missing_and_writes_down_each_result(tool, tmp_
     assert (tmp_path / 'w' / 'rm' / 'seed0' / 'starts').read_text().split() == ['0']
 
 
-def test_a_cpu_without_bfloat16_is_told_of_float32(tool, tmp_path, monkeypatch):
+def test_cpu_without_bfloat16_suggests_float32(tool, tmp_path, monkeypatch):
     monkeypatch.setattr(optim_wrapper, 'bfloat16_is_fast', lambda: False)
     code, _, error = tool('--methods', 'rm', '--seeds', 0)
     assert code == 2 and '--float32' in error and not (tmp_path / 'w').exists()

@@ -105,7 +105,7 @@ def test_the_tool_prints_writes_and_draws_and_overwrites_nothing(file, tmp_path,
     assert tool(file, '--out', tmp_path / 't.md')[0] == 0
     assert (tmp_path / 't.md').read_text().startswith('| method | n |')
     code, _, error = tool(file, '--out', tmp_path / 't.md')
-    assert code == 2 and 'exists and is left as it is' in error
+    assert code == 2 and 'already exists' in error
 
 
 def test_the_tool_prints_follow_ups_after_the_table(file, tmp_path, tool):

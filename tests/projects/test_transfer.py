@@ -24,7 +24,7 @@ from projects.transfer import table as analysis
 
 @pytest.fixture
 def pictures():
-    """Ten flat images, one a class: a pixel tells its class."""
+    """Ten flat images, one per class: a pixel is its class."""
     colours = np.arange(10)[:, None, None, None] * np.array([20, 10, 5]) + 30
     return np.broadcast_to(colours, (10, 32, 32, 3)).astype(np.uint8), np.arange(10)
 

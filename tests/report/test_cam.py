@@ -120,12 +120,12 @@ def test_images_from_files_keep_their_classes_and_colours(tmp_path, trained):
     with torch.no_grad():
         logits = trained.model(normalise(guess.image, trained.model.data_preprocessor), mode='tensor')[0]
     assert guess.classes[0] == int(logits.argmax()) and len(guess.classes) == 2
-    with pytest.raises(UserValueError, match="class 'dog' is none of the data set's: class0, class1"):
+    with pytest.raises(UserValueError, match="class 'dog' is not in the data set: class0, class1"):
         script.natural_subjects([f'{tmp_path}/red.png=dog'], trained)
     with pytest.raises(UserFileError, match=r'none\.png does not exist'):
         script.natural_subjects([f'{tmp_path}/none.png'], trained)
     (tmp_path / 'text.png').write_text('no image')
-    with pytest.raises(UserFileError, match=r'text\.png is no image'):
+    with pytest.raises(UserFileError, match=r'text\.png is not an image'):
         script.natural_subjects([f'{tmp_path}/text.png'], trained)
 
 

@@ -72,7 +72,7 @@ def test_what_cannot_be_shown_is_named_and_the_rest_is_shown(tmp_path):
     found = collect([tmp_path / 'good', tmp_path / 'empty'])
     assert len(found.runs) == 1 and 'empty: no log' in found.left_out[0]
     assert 'empty: no log' in page.build(found)
-    with pytest.raises(UserFileError, match='no run to show'):
+    with pytest.raises(UserFileError, match='no run found'):
         collect([tmp_path / 'empty'])
     with pytest.raises(UserFileError, match='is not an existing folder'):
         collect([tmp_path / 'gone'])
@@ -171,7 +171,7 @@ def test_the_command_writes_the_page_and_replaces_only_its_own(tmp_path, capsys)
     assert 'report.html' in capsys.readouterr().out and page.is_report(out)
     out.write_text('<html>mine</html>')
     for run, name, message in (
-        ('run', out, 'exists and is left'),
+        ('run', out, 'already exists'),
         ('gone', tmp_path / 'b.html', 'is not an existing folder'),
     ):
         with pytest.raises(SystemExit) as stop:

@@ -59,7 +59,7 @@ def test_another_checkpoint_is_drawn_again_and_a_folder_may_be_read_only(classif
     assert pictures.of_run(run)['notes'] == ['second'] and not (classifier / pictures.FILE).exists()
 
 
-def test_missing_images_and_a_missing_checkpoint_are_told(classifier):
+def test_missing_images_and_checkpoints_are_named(classifier):
     for path in sorted((classifier.parent / 'data' / 'class0').iterdir())[:2]:
         path.write_bytes(b'no image')
     run = collect([classifier]).runs[0]

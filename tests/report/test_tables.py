@@ -243,7 +243,7 @@ def test_the_command_prints_tables_and_writes_files_by_their_ending(tmp_path, ca
         (['cifar1000'], "unknown table 'cifar1000'; allowed: cifar10, "),
         (['--work-dir', '{tmp}'], 'holds no log of mmengine'),
         (['--out', '{tmp}/table.docx'], 'must end in .md, .csv, .tex'),
-        (['--out', '{tmp}/mine.md'], 'exists and is left as it is'),
+        (['--out', '{tmp}/mine.md'], 'already exists'),
         (['--format', 'html'], "invalid choice: 'html'"),
     ],
 )

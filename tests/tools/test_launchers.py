@@ -184,7 +184,7 @@ def test_slurm_leaves_a_name_to_train_py(name, tmp_path, slurm):
         ({}, ('gpu', 'job'), 'usage'),
     ],
 )
-def test_slurm_mistakes_are_told_before_a_job_is_queued(tmp_path, slurm, variables, argv, named):
+def test_slurm_input_errors_come_before_a_job_is_queued(tmp_path, slurm, variables, argv, named):
     run = slurm('slurm_train.sh', *argv, **variables)
     assert run.returncode == 2 and named in run.stderr and len(run.stderr.splitlines()) == 1
     assert not (tmp_path / 'srun.txt').exists()
@@ -206,7 +206,7 @@ def test_slurm_queues_a_run_again_that_its_warning_stopped(tmp_path, slurm):
     count = f'[ $(wc -l < {starts}) -gt 2 ] || exit 75'
     slurm.command('srun', f'echo "$MMRM_LAUNCH $MMRM_RESTARTS" >> {starts}\n{count}')
     run = slurm('slurm_train.sh', 'cpu', 'job', 'config.py')
-    assert run.returncode == 0 and run.stderr.count('queued again') == 2
+    assert run.returncode == 0 and run.stderr.count('requeued') == 2
     names, counts = zip(*(line.split() for line in starts.read_text().splitlines()))
     assert len(set(names)) == 1 and counts == ('0', '1', '2')
 
@@ -221,7 +221,7 @@ def test_in_a_slurm_job_the_job_is_queued_again(tmp_path, slurm, code, queued):
     assert '-p' not in (tmp_path / 'srun.txt').read_text().splitlines()  # the job has its partition
 
 
-def test_slurm_run_that_somebody_ends_is_not_queued_again(tmp_path, slurm):
+def test_cancelled_slurm_run_is_not_requeued(tmp_path, slurm):
     slurm.command('srun', f'echo start >> {tmp_path}/starts\nkill $PPID\nexit 75')
     run = slurm('slurm_train.sh', 'cpu', 'job', 'config.py')
     assert run.returncode == 75 and (tmp_path / 'starts').read_text() == 'start\n' and 'queued' not in run.stderr
@@ -243,7 +243,7 @@ def has_slurm() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not has_slurm(), reason='there is no Slurm here')
-def test_real_slurm_queues_a_run_again_and_it_goes_on(tmp_path, environment, free_port):
+def test_real_slurm_requeues_a_run_and_it_resumes(tmp_path, environment, free_port):
     """Minutes: Slurm waits before it starts a job again. The warning is sent by hand."""
     (partition,) = subprocess.run(['sinfo', '-ho', '%R'], capture_output=True, text=True, check=True).stdout.split()[:1]
     config, work = write_run(tmp_path, epochs=200, images=64), tmp_path / 'work'
@@ -255,14 +255,14 @@ def test_real_slurm_queues_a_run_again_and_it_goes_on(tmp_path, environment, fre
     try:
         wait_for(lambda: log.exists() and len(losses(log, 2)) > 2, log)
         subprocess.run(['scancel', '--signal=USR1', job], check=True)
-        wait_for(lambda: f'queued again: job {job}' in log.read_text(), log)
+        wait_for(lambda: f'requeued: job {job}' in log.read_text(), log)
         saved = re.search(r'after iteration (\d+), and (\S+) holds', log.read_text())
-        wait_for(lambda: f'going on from {saved[2]}' in log.read_text(), log)
+        wait_for(lambda: f'resuming from {saved[2]}' in log.read_text(), log)
         wait_for(lambda: f', iter: {saved[1]}' in log.read_text(), log)
     finally:
         subprocess.run(['scancel', job], check=True)
     wait_for(lambda: job not in subprocess.run(['squeue', '-ho', '%i'], capture_output=True, text=True).stdout, log)
-    assert log.read_text().count('queued again') == 1
+    assert log.read_text().count('requeued') == 1
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ WRONG = {
     'bomb.pth': (lambda: saved(BOMB), r'is refused: .* state_dict\.b\.weight alone 4,000,000\.0 MB'),
     'shared.pth': (lambda: saved([SHARED[:] for _ in range(1000)]), r'is refused: its tensors would take 2,000\.0 MB'),
     'unpacked.pth': (zip_bomb, r'is refused: its 0\.\d MB would unpack to 67\.1 MB'),
-    'meta.pth': (lambda: saved({'fc.weight': torch.empty(2, device='meta')}), '.*fc.weight has a shape and no values'),
+    'meta.pth': (lambda: saved({'fc.weight': torch.empty(2, device='meta')}), '.*fc.weight has a shape but no values'),
 }
 
 

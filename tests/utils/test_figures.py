@@ -61,7 +61,7 @@ def test_a_picture_is_written_by_its_ending_never_over_another_and_always_the_sa
             figures.save(figure, tmp_path / 'new' / f'{name}.{suffix}')
         path, again = (tmp_path / 'new' / f'{name}.{suffix}' for name in 'ab')
         assert path.read_bytes().startswith(start) and path.read_bytes() == again.read_bytes()
-        with pytest.raises(UserFileError, match='exists and is left as it is'):
+        with pytest.raises(UserFileError, match='already exists'):
             figures.save(figure, path)
         figures.save(figure, path, overwrite=True)
     with pytest.raises(UserValueError, match=r'must end in \.png, \.svg, \.pdf'):

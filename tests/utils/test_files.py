@@ -24,7 +24,7 @@ def test_out_is_checked_before_work(tmp_path):
         check_out(tmp_path / 'file' / 'below.md')
     with pytest.raises(UserValueError, match=r'must end in \.pth, \.pt'):
         check_out(tmp_path / 'file.bin', suffixes=('.pth', '.pt'))
-    with pytest.raises(UserFileError, match='exists and is left as it is'):
+    with pytest.raises(UserFileError, match='already exists'):
         check_out(tmp_path / 'file')
 
 
@@ -36,7 +36,7 @@ def test_what_fails_half_way_or_appears_in_the_meantime_leaves_the_old_file_and_
     ):
         part.write_text('half')
         raise OSError(28, 'No space left on device')
-    with pytest.raises(UserFileError, match='exists and is left as it is'), atomic_write(tmp_path / 'b.md') as part:
+    with pytest.raises(UserFileError, match='already exists'), atomic_write(tmp_path / 'b.md') as part:
         part.write_text('mine')
         (tmp_path / 'b.md').write_text('theirs')
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {'a.md': 'old', 'b.md': 'theirs'}
@@ -109,7 +109,7 @@ def test_a_lock_names_its_holder_and_ends_with_it_at_once(tmp_path):
 
 
 @needs_locks
-def test_those_who_wait_for_a_lock_have_it_one_after_the_other(tmp_path):
+def test_waiting_processes_get_the_lock_one_after_another(tmp_path):
     """Also those that had opened the file which the one before them removes."""
     inside, together = [], []
 

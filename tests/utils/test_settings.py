@@ -110,7 +110,7 @@ def test_a_fingerprint_stands_for_the_settings_that_decide_and_for_what_else_is_
     assert names[0] == names[1] and len(set(names)) == 4 and len(names[0]) == 12
 
 
-def test_other_weights_to_begin_from_are_told_where_weights_count(config):
+def test_other_initial_weights_are_a_difference_where_weights_count(config):
     old, new, resumed = (
         result_settings(changed(config, **options), length=True, weights=True)
         for options in ({}, dict(load_from='best.pth'), dict(load_from='epoch_3.pth', resume=True))

@@ -231,7 +231,7 @@ def test_no_file_is_replaced_unasked_and_the_source_never(trained, resnet, tmp_p
     out = tmp_path / 'mine.pth'
     out.write_text('precious')
     for export in (export_backbone, export_classifier):
-        with pytest.raises(UserFileError, match=r'mine\.pth exists.*--overwrite'):
+        with pytest.raises(UserFileError, match=r'mine\.pth already exists.*--overwrite'):
             export(trained, out)
     assert out.read_text() == 'precious'
     export_backbone(trained, out, overwrite=True)

@@ -57,7 +57,7 @@ def test_shipped_weights_are_complete_and_reach_every_process_of_a_node(monkeypa
             mmrm.get_model(wrong, pretrained=True)
 
 
-def test_ones_own_config_and_run_are_a_model(tmp_path):
+def test_get_model_from_a_config_and_a_run(tmp_path):
     run = write_run(tmp_path / 'river')
     Config(settings()).dump(tmp_path / 'river.py')
     saved = torch.load(next(run.glob('best_*.pth')), weights_only=True)['state_dict']

@@ -45,9 +45,9 @@ def test_epochs_and_iterations_compare_by_the_iterations_in_the_files(iterations
 @pytest.mark.parametrize(
     'note, half, newest, message',
     [
-        ('epoch_8.pth', False, 'epoch_9.pth', 'names epoch_8.pth, but epoch_9.pth is there too'),  # killed before it
+        ('epoch_8.pth', False, 'epoch_9.pth', 'names epoch_8.pth, but epoch_9.pth is newer'),  # killed before it
         ('epoch_8.pth', True, 'epoch_8.pth', ''),  # mmengine by itself writes in place, and the note after that
-        ('/elsewhere/epoch_10.pth', False, 'epoch_9.pth', 'epoch_10.pth, which is not there'),
+        ('/elsewhere/epoch_10.pth', False, 'epoch_9.pth', 'epoch_10.pth, which does not exist'),
     ],
 )
 def test_a_note_is_followed_unless_a_complete_checkpoint_is_above_or_its_own_is_gone(
@@ -91,7 +91,7 @@ def test_a_damaged_note_is_logged_and_not_used(content, tmp_path, logged, capsys
         (['seed0/best_a_epoch_1.pth', 'seed1/best_a_epoch_1.pth'], 'several runs, name one: seed0, seed1'),
         (['seed0/epoch_1.pth', 'seed1/epoch_1.pth', 'seed2/notes.txt'], r'several runs, name one: seed0, seed1\.'),
         (['notes.txt'], 'folder without a checkpoint'),
-        (['last_checkpoint'], r'names epoch_9\.pth, which is not there'),
+        (['last_checkpoint'], r'names epoch_9\.pth, which does not exist'),
     ],
 )
 def test_a_folder_that_does_not_say_which(files, message, tmp_path):

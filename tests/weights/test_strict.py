@@ -88,7 +88,7 @@ def test_the_authors_release_and_safetensors_arrive(resnet, tmp_path):
 
 
 def test_pvt_is_filled_although_mmengines_own_way_would_fail_silently(tmp_path):
-    """The reason for all this; if the second half ever fails, mmdet has mended its PVT."""
+    """The reason for all this; if the second half ever fails, mmdet has fixed its PVT."""
     pvt = shake(backbone(**PVT))
     for prefix in ('', 'module.backbone.', 'backbone.'):
         tensors = {prefix + key: value for key, value in pvt.state_dict().items()}

@@ -48,7 +48,7 @@ def class_index(name: str, names: Optional[Sequence[str]]) -> int:
     plain = [str(each).split(',')[0].strip().lower().replace('_', ' ') for each in names or ()]
     if name.lower().replace('_', ' ') not in plain:
         known = ', '.join(plain[:12]) + (' ...' if len(plain) > 12 else '')
-        raise UserValueError(f"class {name!r} is none of the data set's: {known or 'it names none; give its number'}")
+        raise UserValueError(f'class {name!r} is not in the data set: {known or "it names none; give its number"}')
     return plain.index(name.lower().replace('_', ' '))
 
 
@@ -214,10 +214,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         '--mixed',
         type=positive,
         metavar='N',
-        help="so many RM-mixed images of the first config's test data, with the map of every class in them",
+        help="number of RM-mixed images of the first config's test data, with a map for every class",
     )
     parser.add_argument('--iterations', type=positive, default=4, help='mixing steps of --mixed (default: 4)')
-    parser.add_argument('--seed', type=natural, default=0, help='of --mixed (default: 0)')
+    parser.add_argument('--seed', type=natural, default=0, help='random seed of --mixed (default: 0)')
     parser.add_argument('--method', choices=cam.METHODS, default='GradCAM', help='default: GradCAM')
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.mixed):

@@ -161,7 +161,7 @@ def _figure(rows, curves: Dict[str, np.ndarray], columns: int, foot: Sequence[st
 def main(argv: Optional[Sequence[str]] = None) -> None:
     parser = picture_parser(__doc__, config=True)
     parser.add_argument('--iterations', type=positive, default=5, help='columns (default: 5)')
-    parser.add_argument('--seed', type=natural, default=0, help='of images and boxes (default: 0)')
+    parser.add_argument('--seed', type=natural, default=0, help='random seed (default: 0)')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)
     cfg = classifiers.load_config(args.config, args.cfg_options, 'train')

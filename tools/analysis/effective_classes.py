@@ -140,7 +140,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         ('batch', 64, 'images an iteration'),
     ):
         parser.add_argument(f'--{name}', type=positive, default=default, metavar='N', help=f'{text} ({default})')
-    parser.add_argument('--seed', type=natural, default=0, help='of the first run (default: 0)')
+    parser.add_argument('--seed', type=natural, default=0, help='random seed of the first run (default: 0)')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)
     results = effective_classes(

@@ -64,8 +64,7 @@ def image_size(cfg: Config) -> Tuple[int, int]:
         if isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(side, int) for side in value):
             return value[0], value[1]
     raise UserValueError(
-        f'config {cfg.filename}: the size of its training images cannot be told from its pipeline; '
-        'give it: --size PIXELS'
+        f'config {cfg.filename}: the size of its training images is not set by its pipeline; give it: --size PIXELS'
     )
 
 
@@ -257,7 +256,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     )
     parser.add_argument('--rounds', type=natural, default=10, help='timed steps of each, 0 for none (default: 10)')
     parser.add_argument('--size', type=positive, help="side of the images (default: the pipeline's)")
-    parser.add_argument('--no-memory', action='store_true', help='leave the memory out')
+    parser.add_argument('--no-memory', action='store_true', help='skip the memory')
     parser.add_argument('--device', choices=('cpu', 'cuda'), help='default: cuda if there is one')
     add_table(parser)
     parser.add_argument('--json', help='write the numbers to a file; work_dirs/efficiency.json is read by mmrm tables')

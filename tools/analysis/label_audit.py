@@ -342,10 +342,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         help='folder in DATA with the masks, .png (default: annotations/trimaps)',
     )
     parser.add_argument(
-        '--values', type=natural, nargs='+', default=[1], metavar='N', help="of the object's pixels in masks (1)"
+        '--values', type=natural, nargs='+', default=[1], metavar='N', help="values of the object's pixels in masks (1)"
     )
     parser.add_argument('--count', type=positive, default=20000, help='mixed images per method (default: 20000)')
-    parser.add_argument('--seeds', type=positive, default=5, help='repetitions they are split into (default: 5)')
+    parser.add_argument('--seeds', type=positive, default=5, help='number of seeds (default: 5)')
     parser.add_argument('--size', type=positive, default=64, help='side of an image in pixels (default: 64)')
     parser.add_argument(
         '--crop', type=float, default=0.08, help="least area of training's random crop, 1: none (default: 0.08)"

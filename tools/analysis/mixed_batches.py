@@ -86,7 +86,7 @@ def mix_pairs(augment, inputs: torch.Tensor, scores: torch.Tensor):
 
 
 def mix_whole(augment, inputs: torch.Tensor, scores: torch.Tensor):
-    """As :func:`mix_pairs`, for an augment that looks at all channels together and so bears no channel more."""
+    """As :func:`mix_pairs`, for an augment that looks at all channels together and so cannot have another channel."""
     mixed, matrix = augment(inputs, torch.eye(len(inputs)))
     return mixed, matrix @ scores, 1 - matrix.diagonal()
 
@@ -184,11 +184,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument(
         '--samples', type=positive, default=1, help='samples of the batch, a row for each method (default: 1)'
     )
-    parser.add_argument('--batch', type=positive, default=8, help='images an iteration (default: 8)')
+    parser.add_argument('--batch', type=positive, default=8, help='images per iteration (default: 8)')
     parser.add_argument(
         '--all', action='store_true', help='also DropBlock, ResizeMix, MoEx and CutMix + MoEx, at the input'
     )
-    parser.add_argument('--seed', type=natural, default=0, help='of everything that is drawn (default: 0)')
+    parser.add_argument('--seed', type=natural, default=0, help='random seed (default: 0)')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)
     cfg = classifiers.load_config(args.config, args.cfg_options, 'train')

@@ -119,7 +119,7 @@ def load_images(trained: Trained, number: int, seed: int = 0) -> Tuple[torch.Ten
     for index in chosen:
         item = dataset[int(index)]
         if 'gt_label' not in item['data_samples'] or item['data_samples'].gt_label.numel() != 1:
-            raise UserValueError('the test data must have one label an image.')
+            raise UserValueError('the test data must have one label per image.')
         images.append(item['inputs'])
         labels.append(int(item['data_samples'].gt_label))
     sizes = {tuple(image.shape) for image in images}
@@ -267,14 +267,14 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         type=float,
         default=SCALES,
         metavar='S',
-        help='side of the pasted image over the side of the whole',
+        help='side of the pasted image / side of the image',
     )
     parser.add_argument(
         '--backgrounds',
         nargs='+',
         choices=(*BACKGROUNDS, NOTHING),
         default=BACKGROUNDS,
-        help="what is around the image (default: grey, 'other class'); 'nothing' needs a network for any size",
+        help="background (default: grey, 'other class'); 'nothing' needs a network for any size",
     )
     parser.add_argument('--images', type=positive, default=1000, help='test images (default: 1000, or all there are)')
     parser.add_argument(
@@ -283,7 +283,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         default='bilinear',
         help='default: bilinear, antialiased; nearest is what RM trains on',
     )
-    parser.add_argument('--seed', type=natural, default=0, help='of images, places and backgrounds (default: 0)')
+    parser.add_argument('--seed', type=natural, default=0, help='random seed (default: 0)')
     parser.add_argument('--table', help='also write the numbers, .csv, .md or .tex')
     args = parser.parse_args(argv)
     figures.check_picture(args.out, args.overwrite)

@@ -1,4 +1,4 @@
-"""Paired timing: the candidates run in turn, in an order drawn anew each round, so that all meet the same machine."""
+"""Paired timing: the candidates run in turn, in a new random order each round, so that all meet the same machine."""
 
 import random
 import time

@@ -17,15 +17,15 @@ def add(parser: Parser, methods: Sequence[str], seeds: str, work_dir: str, setti
     """Which runs, where they go, how many at a time, on what, and with which settings."""
     parser.add_argument('--methods', nargs='+', choices=methods, default=methods, help='default: all')
     parser.add_argument('--seeds', nargs='+', type=natural, metavar='N', help=f'for all methods (default: {seeds})')
-    parser.add_argument('--jobs', type=positive, metavar='N', help='runs at a time (default: one a core, or one GPU)')
+    parser.add_argument('--jobs', type=positive, metavar='N', help='runs at a time (default: one per core or GPU)')
     parser.add_argument('--work-dir', help=f'folder of the runs (default: {work_dir})')
     parser.add_argument(
         '--results',
-        help='file of results, one a line; what is in it is not repeated (default: results.jsonl in the work dir)',
+        help='file of results, one per line; what is in it is not repeated (default: results.jsonl in the work dir)',
     )
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu', help='default: cpu')
     parser.add_cfg_options(f'settings for {settings_for}, as in train.py; the result is another experiment then')
-    parser.add_argument('--dry-run', action='store_true', help='print what would run, start nothing')
+    parser.add_argument('--dry-run', action='store_true', help='print the commands only')
 
 
 def places(args: argparse.Namespace, work_dir: str) -> Tuple[Path, Path]:
@@ -40,7 +40,7 @@ def side_by_side(args: argparse.Namespace, bfloat16: bool = False) -> int:
     """How many runs at a time. On the CPU each gets one thread.
 
     Raises:
-        UserValueError: If they train in bfloat16, and this CPU is no good at it.
+        UserValueError: If they train in bfloat16, and this CPU has no kernels for it.
     """
     if args.device != 'cpu':
         return args.jobs or 1

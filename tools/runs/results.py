@@ -1,4 +1,4 @@
-"""A file of results, one a line, that several processes add to and that an interrupted experiment goes on from."""
+"""A file of results, one per line, that several processes add to and an interrupted experiment resumes from."""
 
 import json
 from pathlib import Path

@@ -21,13 +21,13 @@ from .non_finite import agree, check_weights
 
 @HOOKS.register_module()
 class CrashSafeCheckpointHook(CheckpointHook):
-    """mmengine's CheckpointHook, for runs that are killed, that diverge, or that go on from where another one was.
+    """mmengine's CheckpointHook, for runs that are killed, that diverge, or that resume in another folder.
 
     - An older checkpoint is removed only after the newer one is written. None is removed outside the own folder: a
-      checkpoint remembers the path of the best one, and a run that goes on in another folder, or in a copy, would
+      checkpoint remembers the path of the best one, and a run that resumes in another folder, or in a copy, would
       remove that of the run it came from.
     - Weights that contain NaN or Inf are not saved: the run ends, and what is there stays.
-    - At the start, half-written files are removed. Checkpoints that the one training goes on from does not know of,
+    - At the start, half-written files are removed. Checkpoints that the resumed one does not know of,
       later ones and other best ones, are moved to ``replaced-<time>``.
     - With ``by_epoch=False`` in a loop of epochs, a checkpoint at the end of an epoch is written when the epoch counts
       as done, so that it can be resumed from.
@@ -222,7 +222,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
         return [path for path in paths if path]
 
     def _tidy(self, runner) -> None:
-        """Put the folder in the state that the checkpoint it goes on from speaks of.
+        """Put the folder in the state of the checkpoint that is resumed.
 
         Later checkpoints belong to a run that is left: a resume from an older checkpoint, or a start from the
         beginning. In their place they would pass for this run's newest or best. A best one that the checkpoint does not
@@ -230,7 +230,7 @@ class CrashSafeCheckpointHook(CheckpointHook):
         """
         folder = Path(self.out_dir)
         for part in folder.glob('.*.pth.*'):  # as atomic_write names them
-            runner.logger.info(f'{part} is removed: a run was stopped while it wrote it.')
+            runner.logger.info(f'{part} is removed: it is incomplete.')
             part.unlink()
         done = dict(epoch=runner.epoch, iter=runner.iter)
         known = [Path(path).name for path in self._best_paths()]

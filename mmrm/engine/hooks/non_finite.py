@@ -1,4 +1,4 @@
-"""A run whose loss or weights are NaN or infinite does not come back: it ends, and its good checkpoints stay."""
+"""A run whose loss or weights are NaN or infinite ends, and its good checkpoints stay."""
 
 import math
 from typing import Dict, List, Optional, Tuple
@@ -13,8 +13,7 @@ from ..loops import modules, unwrapped
 
 REMEDIES = (
     'Try a lower learning rate, a longer warm-up or gradient clipping (--cfg-options '
-    'optim_wrapper.clip_grad.max_norm=1), train without --amp, and look for values that are not finite in the '
-    'data.'
+    'optim_wrapper.clip_grad.max_norm=1), train without --amp, and look for NaN or Inf in the data.'
 )
 
 
@@ -79,13 +78,13 @@ class NonFiniteLossHook(Hook):
         values = ', '.join(f'{name} = {losses[name]}' for name in parts)
         rates = [f'{name} {each[0]:.3g}' for name, each in runner.optim_wrapper.get_lr().items() if name.endswith('lr')]
         return (
-            f'training was stopped: the loss was not finite in {len(row)} iterations in a row, from iteration {first} '
+            f'training was stopped: the loss was NaN or Inf in {len(row)} iterations in a row, from iteration {first} '
             f'on, with {", ".join(rates)}: {values}.'
         )
 
 
 def diverged(runner, what: str) -> TrainingDivergedError:
-    """The error for a run that does not come back: what happened, what to try, and the last good checkpoint."""
+    """The error for a diverged run: what happened, what to try, and the last good checkpoint."""
     return TrainingDivergedError(f'{what} {REMEDIES} {last_good_checkpoint(runner)}')
 
 
@@ -102,10 +101,7 @@ def last_good_checkpoint(runner) -> str:
     saved = saved or (runner._load_from if runner._resume else None)
     if not saved:
         return 'No checkpoint was written before that.'
-    return (
-        f'The last checkpoint has finite weights: {saved} (a new run starts from them with --cfg-options '
-        f'load_from={saved}).'
-    )
+    return f'The last checkpoint is good: {saved} (a new run from its weights: --cfg-options load_from={saved}).'
 
 
 def check_weights(runner) -> None:

@@ -16,11 +16,11 @@ from ..loops import RANDOM_KEY, SEED_KEY, ResumableLoop
 
 @HOOKS.register_module()
 class RandomStateHook(Hook):
-    """Saves every process's random state with each checkpoint and goes on from it, under mmengine's own Runner.
+    """Saves every process's random state with each checkpoint and restores it, under mmengine's own Runner.
 
     The Runner of the tools does more by itself (:mod:`mmrm.engine.loops`) and does not need this hook.
 
-    The state is taken at the end of a training epoch and set again at the start of the next one, in a run that goes on
+    The state is taken at the end of a training epoch and set again at the start of the next one, in a run that resumes
     as in a run that resumes, so that validation in between changes nothing. With workers the train data loader also
     needs ``worker_init_fn=dict(type='rm_worker_init')`` and ``persistent_workers=False``.
 
@@ -39,7 +39,7 @@ class RandomStateHook(Hook):
         if states is not None and len(states) != get_world_size():
             warnings.warn(
                 f'The checkpoint holds the random state of {len(states)} process(es) and this run has '
-                f'{get_world_size()}: training goes on, but not as the run that was stopped would have.',
+                f'{get_world_size()}: training continues, but not exactly.',
                 stacklevel=2,
             )
             states = None

@@ -158,7 +158,7 @@ class LayerMix(BoundAugment):
                 self._mix_tensor(each, drawn) if isinstance(each, torch.Tensor) else each for each in output
             )
         raise UserTypeError(
-            f'{self._name}: layer {layer!r} puts out a {type(output).__name__}; a tensor or a tuple of '
+            f'{self._name}: layer {layer!r} returns a {type(output).__name__}; a tensor or a tuple of '
             'tensors is needed.'
         )
 
@@ -166,7 +166,7 @@ class LayerMix(BoundAugment):
         if len(features) != drawn.count:
             raise UserError(
                 f'{self._name}: {len(features)} samples at layer {drawn.layer!r}, but the batch that was '
-                f'drawn for has {drawn.count}. A batch must pass the network in one piece.'
+                f'drawn for has {drawn.count}. Do not split a batch.'
             )
         return self.mix_features(features, **drawn.arguments)
 
@@ -214,7 +214,7 @@ class LayerMix(BoundAugment):
             if len(shape) < 2 or shape[0] != 1 or (self.needs_map and len(shape) != 4):
                 wanted = '(N, C, H, W)' if self.needs_map else '(N, ...)'
                 raise UserValueError(
-                    f'{self._name}: layer {layer!r} puts out the shape {shape} for one image; {wanted} is needed.'
+                    f'{self._name}: layer {layer!r} returns the shape {shape} for one image; {wanted} is needed.'
                 )
         return passes[0][0][1:]
 

@@ -13,7 +13,7 @@ def check_preprocessor(owner: str, model: nn.Module) -> None:
     if not isinstance(getattr(model, 'data_preprocessor', None), nn.Module):
         raise UserValueError(
             f'{owner}: {type(model).__name__} has no data_preprocessor, so how its images are '
-            'normalised is not known. Bind a model of mmpretrain.'
+            'normalised is not known. Use a model of mmpretrain.'
         )
 
 

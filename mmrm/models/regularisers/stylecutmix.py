@@ -25,7 +25,7 @@ from .pixels import check_preprocessor, from_pixels, to_pixels
 
 EPS = 1e-5
 # Encoder: VGG-19 from a 1x1 convolution (pixels to what it was trained on) to relu4_1; a number is a convolution to so
-# many channels, 'M' a pooling. The published file goes on to relu5_4.
+# many channels, 'M' a pooling. The published file ends with relu5_4.
 ENCODER = (64, 64, 'M', 128, 128, 'M', 256, 256, 256, 256, 'M', 512)
 DEEPER = (32, 35, 38, 42, 45, 48, 51)  # the convolutions beyond relu4_1
 DECODER = (256, 'U', 256, 256, 256, 128, 'U', 128, 64, 'U', 64, 3)
