@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from ..utils.errors import UserError, UserValueError, cli
-from .options import METHODS, Parser, natural, positive
+from .options import METHODS, OMEGA, Parser, natural, positive
 
-OMEGA = 0.1  # of rm where the config has none: the paper's on CIFAR; on ImageNet it has 0.5
 HEAD_OPTIONS = ('omega', 'share_fc', 'roi_layers')  # of rm: those of RMConsistencyHead
 EPOCH_OPTIONS = ('first_epochs', 'last_epochs')  # of all that mix: those of MixScheduleHook
 # Heads and necks that RMConsistencyHead replaces with the same network (docs/networks.md).

@@ -21,7 +21,7 @@ from ..utils.files import atomic_write, check_out, write_text
 from ..utils.paths import find, show_path
 from ..utils.processes import clock, cores
 from .check import check, inspect_images, odd_images
-from .options import METHOD, METHODS, Parser, positive
+from .options import METHOD, METHODS, OMEGA, Parser, positive
 
 PART_NAMES = dict(  # of folders, in small letters
     train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test', 'testing')
@@ -489,7 +489,7 @@ def config_text(folder: ImageFolder, network: Network, checkpoint: str, recipe: 
     return template.format(
         methods=', '.join(each['type'] if each else 'None' for each in METHODS.values()),
         mixing=f'dict(augments=dict({mixing}))' if augment else None,
-        omega=0.5 if recipe['method'] == 'rm' else 0,
+        omega=OMEGA if recipe['method'] == 'rm' else 0,
         workers=min(4, cores()),
         title=title,
         file=config.name,

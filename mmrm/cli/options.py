@@ -11,7 +11,8 @@ import os
 from ..utils.processes import RANK_VARIABLES, follow_parent
 
 DEVICES = ('cuda', 'cpu', 'mps')
-METHOD = 'rm'  # what mmrm init writes unless it is asked for another
+METHOD = 'none'  # what mmrm init writes unless it is asked for another: docs/when_rm_helps.md
+OMEGA = 0.1  # of rm: the paper's on CIFAR; on ImageNet it has 0.5
 # Batch augments that init writes and compare trains, with the paper's values.
 METHODS = dict(
     none=None,

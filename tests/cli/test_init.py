@@ -207,7 +207,7 @@ def test_a_folder_becomes_a_config_with_weights_and_lists(init, here, stand_in, 
     (here / 'shapes' / 'circle' / 'zero.jpg').touch()
     monkeypatch.setenv('TORCH_HOME', str(stand_in.parents[2]))
     monkeypatch.setattr('mmrm.cli.init.cores', lambda: 2)
-    code, out, error = init()
+    code, out, error = init('--method', 'rm')
     assert code == 0, error
     assert re.search(r'time +about .* of training on cpu', out) and 'mmrm train shapes.py --device cpu' in out
     assert f'broken      {here}/shapes/circle/zero.jpg is empty (0 bytes)' in out
@@ -218,7 +218,7 @@ def test_a_folder_becomes_a_config_with_weights_and_lists(init, here, stand_in, 
     assert cfg.model.init_cfg == dict(type='StrictPretrained', checkpoint='torchvision://resnet18')
     assert cfg.model.head.num_classes == cfg.model.data_preprocessor.num_classes == 3
     assert cfg.val_evaluator.topk == (1,) and cfg.model.head.type == 'RMConsistencyHead'
-    assert cfg.model.data_preprocessor.batch_augments.augments.type == 'RecursiveMix'
+    assert cfg.model.data_preprocessor.batch_augments.augments.type == 'RecursiveMix' and cfg.model.head.omega == 0.1
     assert {hook.type for hook in cfg.custom_hooks} >= {'ResetHistoryHook', 'RandomStateHook'}
     lists = [(here / f'shapes_{part}.txt').read_text().splitlines() for part in ('train', 'val')]
     assert [len(lines) for lines in lists] == [12, 3] and not set(lists[0]) & set(lists[1])
@@ -241,7 +241,7 @@ def test_a_folder_becomes_a_config_with_weights_and_lists(init, here, stand_in, 
 
 def test_the_config_trains_and_tests_also_when_it_is_moved(init, here, tmp_path_factory, capsys):
     small = ('--network', 'timm/mobilenetv3_small_050') if importlib.util.find_spec('timm') else ()
-    code, _, error = init('--weights', 'none', '--size', 64, '--epochs', 1, '--batch', 4, *small)
+    code, _, error = init('--weights', 'none', '--size', 64, '--epochs', 1, '--batch', 4, '--method', 'rm', *small)
     assert code == 0, error
     elsewhere = tmp_path_factory.mktemp('moved')
     for path in here.iterdir():
@@ -257,7 +257,7 @@ def test_the_config_trains_and_tests_also_when_it_is_moved(init, here, tmp_path_
 
 def test_train_and_val_folders_are_read_as_they_are(init, here, folder):
     into_parts(folder, train=4, val=1)
-    code, _, error = init('--weights', 'none', '--method', 'none')
+    code, _, error = init('--weights', 'none')
     assert code == 0, error
     cfg = Config.fromfile('shapes.py')
     assert cfg.model.data_preprocessor.batch_augments is None and cfg.model.head.omega == 0
