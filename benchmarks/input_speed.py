@@ -225,7 +225,7 @@ def main() -> None:
     decoder = crop_decoder()
     title = (
         f'{len(files)} JPEGs, {sides[0]} x {sides[1]} (median), {size:.0f} KB (mean); {args.rounds} rounds; crops are '
-        f'decoded by {Path(decoder.path).name if decoder else "nobody: OpenCV decodes whole images"}; '
+        f'decoded by {Path(decoder.path).name if decoder else "OpenCV, whole images"}; '
         f'OpenCV {cv2.__version__}, Pillow {Image.__version__}'
     )
     bases = list(candidates)[:2]

@@ -324,7 +324,7 @@ def report(record: dict, console: Console) -> None:
 
 
 def unbroken(config: Path, work_dir: Path, processes: int) -> dict:
-    """The result of a run that nobody kills."""
+    """The result of an uninterrupted run."""
     log = work_dir.with_suffix('.log')
     if start(config, work_dir, processes, 0, None, log, launched=False) != 'finished':
         raise SystemExit(f'{log.read_text()[-2000:]}\nthe unbroken run failed')

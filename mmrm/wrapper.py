@@ -200,7 +200,7 @@ class RecursiveMixModel(nn.Module):
         if not self.multi_label and not (low > 0.99 and high < 1.01):
             raise ValueError(
                 f'RecursiveMixModel: scores of one label per image must sum to 1, but rows sum to {low:.4g} to '
-                f'{high:.4g}. For several labels per image there is multi_label=True.'
+                f'{high:.4g}. For several labels per image use multi_label=True.'
             )
 
     def _loss(self, images: torch.Tensor, scores: torch.Tensor, mix: Mix) -> torch.Tensor:
@@ -254,7 +254,7 @@ def _try_loss(loss: Callable, logits: torch.Tensor) -> None:
     except Exception as error:
         raise ValueError(
             f'RecursiveMixModel: loss={name} fails on scores of shape (N, num_classes) ({_reason(error)}). '
-            'Mixed labels are scores: take a loss for soft labels.'
+            'Mixed labels are scores: use a loss for soft labels.'
         ) from error
 
 
@@ -438,7 +438,7 @@ def _run_in_eval(module: nn.Module, size: Tuple[int, int, int]) -> torch.Tensor:
     except Exception as error:
         raise ValueError(
             f'RecursiveMixModel: {type(module).__name__} fails on an input of {_times(size)} ({_reason(error)}). '
-            'Set input_size to what it takes: pixels, (height, width) or (channels, height, width).'
+            'Set input_size: pixels, (height, width) or (channels, height, width).'
         ) from error
     return _logits(output)
 

@@ -32,6 +32,10 @@ BANNED = {
     r'(?:came|come|comes) of it': 'no progress, results',
     r'made up for': 'repeated',
     r'asks? it': 'tests this',
+    r'shall': 'will, must',
+    r'in vain': 'without effect',
+    r'for ever': 'forever',
+    r'speaks? (?:for|of)': 'supports, names',
 }
 GAP = r'(?:[ \t]+|[ \t]*\n[ \t]*)'  # also the end of a line, but not of a paragraph
 PATTERN = re.compile(

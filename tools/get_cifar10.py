@@ -207,7 +207,7 @@ def _found(folder: Path, known: Dict[str, List[str]]) -> str:
 
 
 def _write_whole(folder: Path, images: dict, labels: dict, known: Dict[str, List[str]]) -> None:
-    """Write beside ``folder``, verify, rename. The caller holds the lock, so a leftover is nobody's."""
+    """Write beside ``folder``, verify, rename. The caller holds the lock, so a leftover has no owner."""
     temporary = folder.with_name(f'.{folder.name}.partial')
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()

@@ -8,7 +8,7 @@
 #   MMRM_DEVICE=cpu processes on the CPU; no GPU is asked for
 #   PYTHON          interpreter (default: python)
 # For training:
-#   BATCH=1         submit it with sbatch, which comes back at once; the log is JOB_NAME-<job id>.log
+#   BATCH=1         submit it with sbatch, which returns at once; the log is JOB_NAME-<job id>.log
 #   WARN_SECONDS    how long before the time limit Slurm sends SIGUSR1 (default: 120). The run then saves, ends, is
 #                   requeued and resumes. 0: no warning
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
@@ -48,13 +48,13 @@ warning=()
 if [ "${BATCH:-}" = 1 ] && [ -z "${SLURM_JOB_ID:-}" ]; then
     command -v sbatch >/dev/null || fail "sbatch was not found; without BATCH=1 srun is used."
     export GPUS GPUS_PER_NODE CPUS_PER_TASK WARN_SECONDS BATCH
-    # The job is this script once more (Slurm would run a copy of a file); sbatch gets srun's arguments.
+    # The job is this script again (Slurm would run a copy of a file); sbatch gets srun's arguments.
     # shellcheck disable=SC2086
     exec sbatch "${resources[@]}" "${warning[@]}" --requeue --open-mode=append --output="$job_name-%j.log" ${SRUN_ARGS:-} \
         --wrap "exec bash $(printf '%q ' "$tools/slurm.sh" "$partition" "$job_name" "$task" "$@")"
 fi
 
-# Somebody who ends the job, or this script, does not want it to be queued again.
+# A user who ends the job, or this script, does not want a requeue.
 ended=
 trap 'ended=1' TERM INT
 stopped=75

@@ -156,7 +156,7 @@ def write_maps(run, reader, image, name: str, classes: List[Dict[str, Any]], out
     for place, heat, each in zip(axes[1:], maps, classes):
         heat = heat[: shown.shape[0], : shown.shape[1]]
         place.imshow(cam.overlay(shown, heat), interpolation='nearest')
-        nothing = '' if heat.any() else '\nnothing in the image speaks for it'
+        nothing = '' if heat.any() else '\nempty map'
         title = f'{figures.short_name(each["name"])} {figures.share_text(each["score"])}{nothing}'
         place.set_title(title, fontsize=7)
     for place in axes:

@@ -116,7 +116,7 @@ class RMCIFAR10(_CheckedCIFAR, CIFAR10):
     """
 
     rewritten = REWRITTEN
-    how_to_get = 'See docs/data.md; `python tools/get_cifar10.py` brings it, MMRM_DATA moves the data folder.'
+    how_to_get = 'See docs/data.md; `python tools/get_cifar10.py` downloads it, MMRM_DATA moves the data folder.'
 
 
 @DATASETS.register_module()

@@ -1,4 +1,4 @@
-"""Decoding no more of a JPEG than a crop of it, to the same pixels as OpenCV, where libjpeg-turbo 3 is at hand.
+"""Decoding no more of a JPEG than a crop of it, to the same pixels as OpenCV, where libjpeg-turbo 3 is installed.
 
 No Python package offers this, but the library does (``tj3SetCroppingRegion``): it is called through ctypes. It comes
 from the system, from conda, or from the package ``turbojpeg``, whose wheels bring it (``pip install mmrm[fast]``). A

@@ -41,7 +41,7 @@ def find_path(node: dict, key: str, field: str, required: bool, to_download: boo
         if to_download:
             found = paths.home() / path
         elif required:
-            get = ' (python tools/get_cifar10.py brings it)' if Path(path).name == 'cifar10' else ''
+            get = ' (python tools/get_cifar10.py downloads it)' if Path(path).name == 'cifar10' else ''
             raise UserFileError(
                 f'{field}.{key} = {path!r} does not exist{paths.looked_in(path)}. Put the data or a '
                 f'link there{get}, or set the path: --cfg-options {field}.{key}=PATH'

@@ -71,7 +71,7 @@ class SeededDataset(Dataset):
     def __getitems__(self, draws: List[Draw]) -> list:
         """The samples of a batch, as torch's loader asks for them."""
         # Setting the generators back takes longer than seeding them: once in a batch, and never in a worker, where
-        # nobody but transforms draws.
+        # only transforms draw.
         with kept_generators() if get_worker_info() is None else contextlib.nullcontext():
             return [self._load(draw) for draw in draws]
 

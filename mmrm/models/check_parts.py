@@ -55,7 +55,7 @@ def check_head_norm(model: nn.Module) -> None:
     """Raise if the head's hidden layers have SyncBN.
 
     The region goes through them only in a process that has mixed something; where ranks disagree, they would wait for
-    each other for ever.
+    each other forever.
     """
     heads = [module for module in model.modules() if isinstance(module, RMConsistencyHead)]
     if any('SyncBatchNorm' in type(module).__name__ for head in heads for module in head.modules()):

@@ -68,7 +68,7 @@ def activation_maps(
 
     Returns:
         tuple[ndarray, ndarray]: The maps, shape ``(len(classes), H, W)``, each scaled to [0, 1] (all 0 where nothing
-        speaks for the class), and the softmax of each of the classes, shape ``(len(classes), )``.
+        supports the class), and the softmax of each of the classes, shape ``(len(classes), )``.
     """
     package = grad_cam()
     if method not in METHODS:

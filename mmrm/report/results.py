@@ -36,7 +36,7 @@ def write_results(path: Union[str, Path], runs: Dict[str, Sequence[RunLog]], ove
             record = dict(config=config, seed=run.seed, length=run.length, unit=run.unit, **costs)
             records.append(dict(record, data=run.data, validations=metrics, settings=settings))
     if not records:
-        raise UserFileError(f'there is no run to write to {path}: no row has one with its config and a validation.')
+        raise UserFileError(f'no run to write to {path}: no row has a run with its config and a validation.')
     content = dict(format=FORMAT, machine=_machine(), runs=records)
     return write_text(path, json.dumps(content, default=str) + '\n', overwrite)
 

@@ -61,7 +61,7 @@ class RunLog:
         folder (Path): Its work dir.
         validations (dict[int, dict]): Metrics by the epoch (or iteration) after which they were measured.
         trained (int): Epochs (or iterations) that are known to be done.
-        length (int, optional): How many there shall be, None if there is no config.
+        length (int, optional): How many are planned, None if there is no config.
         unit (str): 'epochs' or 'iterations'.
         settings (dict, optional): The config that the run wrote down, None if there is none.
         iterations (dict[int, dict]): Training records by iteration, ascending.
@@ -288,7 +288,7 @@ def _read_data(path: Path) -> Optional[dict]:
         found = json.loads(path.read_text())
         return {part: dict(found[part]) for part in ('train', 'val') if part in found}
     except (ValueError, TypeError, RecursionError) as error:
-        raise UserFileError(f'{path} does not say what data the run read: {one_line(error)}') from error
+        raise UserFileError(f'{path} does not name the data of the run: {one_line(error)}') from error
 
 
 def _read_settings(folder: Path, session: Path) -> Tuple[Optional[Path], Optional[dict]]:

@@ -189,7 +189,7 @@ def _take(path: Path, wait: bool) -> int:
                 _write_holder(path, descriptor)
                 _held.add(descriptor)
                 return descriptor
-            os.close(descriptor)  # its last holder has removed it: once more
+            os.close(descriptor)  # its last holder has removed it: try again
         except BlockingIOError:
             holder = _holder(descriptor)
             os.close(descriptor)

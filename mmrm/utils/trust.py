@@ -1,6 +1,6 @@
 """Configs of others: read without executing them, and built only from what the toolboxes have registered.
 
-A config inside a checkpoint, or in a run's folder, is text that somebody wrote. As long as it is nothing but settings
+A config inside a checkpoint, or in a run's folder, is text from others. As long as it is nothing but settings
 it can be read without running it (:func:`read_settings`). To build something from it is another matter: mmengine
 imports any module, and calls any function, that a ``type`` names, so :func:`check_names` refuses all but registered
 names.

@@ -156,7 +156,7 @@ def config_of(weights: Weights, config: Optional[Union[str, Path]] = None) -> Co
     if len(files) == 1:
         return read_foreign_config(files[0])
     raise UserValueError(
-        f'{weights.file} carries no config, and there are {len(files)} configs next to it: give --config FILE.'
+        f'{weights.file} has no config, and there are {len(files)} configs next to it: give --config FILE.'
     )
 
 

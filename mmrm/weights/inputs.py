@@ -28,7 +28,7 @@ class Input(NamedTuple):
         size (tuple[int, int], optional): Height and width in pixels; None if images keep their own.
         mean, std (list[float], optional): Per channel, of pixels from 0 to 255; None if nothing is normalised.
         order (str): 'rgb' or 'bgr': of the channels that the network gets, mean and std likewise.
-        steps (list[dict]): The test pipeline, as in the config; before it what brings a file to the size of a data set
+        steps (list[dict]): The test pipeline, as in the config; before it what resizes a file to the size of a data set
             that holds its pixels.
     """
 
@@ -90,7 +90,7 @@ class Reader:
         scope(cfg)
         self.steps = test_steps(cfg)
         if self.steps is None:
-            raise UserValueError('the config has neither test_dataloader nor val_dataloader: how do images go in?')
+            raise UserValueError('the config has neither test_dataloader nor val_dataloader.')
         self.transform, self.load = Compose(self.steps), None
         try:
             try:

@@ -202,8 +202,8 @@ class StrictPretrained:
             if 'checkpoint' in config:
                 raise UserValueError(
                     f'two sources of weights: model.init_cfg has {self.checkpoint}, model.{self.module}.init_cfg has '
-                    f'{config["checkpoint"]}. Set model.init_cfg.checkpoint to the one that is meant, and '
-                    f'model.{self.module}.init_cfg=None (mmseg: model.pretrained=None too, which it puts there).'
+                    f'{config["checkpoint"]}. Set model.init_cfg.checkpoint to one of them, and '
+                    f'model.{self.module}.init_cfg=None (mmseg: model.pretrained=None too).'
                 )
         return backbone, self.module
 

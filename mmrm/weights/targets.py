@@ -420,7 +420,7 @@ def _timm_itself(facts: Facts) -> Target:
     name = facts.backbone.get('model_name')
     if not name:
         raise UserValueError(
-            f'{facts.source} has a backbone of timm, but nothing says which: the config that made it is needed '
+            f'{facts.source} has a backbone of timm, but its name is unknown: the config that made it is needed '
             "(a run's folder, or --config)."
         )
     rules = [('timm_model.', '')]

@@ -18,7 +18,7 @@ from mmrm.utils.errors import UserError, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = Path(__file__).resolve().parent / 'configs'
-# Run -> its config, what its validation measures, what brings that to percent, and what it is called.
+# Run -> its config, what its validation measures, its factor to percent, and what it is called.
 RUNS = {
     'cells': ('rm_cells', 'accuracy/top1', 1, 'RM, single cells: top-1'),
     'detector': ('atss_cells', 'coco/bbox_mAP', 100, 'ATSS on its backbone: box AP'),

@@ -54,9 +54,9 @@ class Task(NamedTuple):
 
 # A tenth of the heads' rate: the whole of it would undo the pretraining.
 _SLOW_BACKBONE = {'optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult': 0.1}
-_SCENES = 'python tools/get_cifar10.py brings CIFAR-10, of which the scenes are made'
+_SCENES = 'python tools/get_cifar10.py downloads CIFAR-10 for the scenes'
 _BCCD = 'the folder BCCD of https://github.com/Shenggan/BCCD_Dataset'
-_CAMVID = f'git clone {camvid.ADDRESS} {{data}}/{camvid.SOURCE.parts[0]} brings what it is made of'
+_CAMVID = f'git clone {camvid.ADDRESS} {{data}}/{camvid.SOURCE.parts[0]} downloads its files'
 TASKS = {
     'atss-scenes': Task('atss_scenes', 'coco/bbox_mAP', 100, 'ATSS, composed scenes: box AP', ('cifar10',), _SCENES),
     'pspnet-scenes': Task(

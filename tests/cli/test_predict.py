@@ -87,7 +87,7 @@ def test_a_checkpoint_carries_its_config_which_is_not_executed_and_one_without_i
     assert not mark.exists()
     torch.save(dict(state_dict=saved['state_dict']), tmp_path / 'bare.pth')
     code, _, err = call(capsys, tmp_path / 'bare.pth', images[0], '--device', 'cpu')
-    assert code == 2 and 'carries no config' in err and '--config' in err
+    assert code == 2 and 'has no config' in err and '--config' in err
     code, out, _ = call(capsys, tmp_path / 'bare.pth', images[0], '--config', run / 'config.py', '--device', 'cpu')
     assert code == 0 and 'class ' in out
 

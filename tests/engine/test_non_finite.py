@@ -175,7 +175,7 @@ class Scaled(OptimWrapper):
 
 @pytest.mark.parametrize('last', [1.0, NAN])
 def test_steps_that_loss_scaling_skips_do_not_count_and_losses_that_are_nan_do(tmp_path, last):
-    """A loss that is NaN only skips steps, too: the weights stay finite for ever, and the run trains nothing."""
+    """A loss that is NaN only skips steps, too: the weights stay finite forever, and the run trains nothing."""
     model = Told()
     model.forward = lambda value, mode: dict(loss=model.weight.sum() * 1000 * value[0])
     wrapper = Scaled(optimizer=torch.optim.SGD(model.parameters(), lr=1e-6))

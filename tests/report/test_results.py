@@ -73,7 +73,7 @@ def test_without_runs_nothing_is_saved(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr('mmrm.utils.paths.home', lambda: tmp_path)
     with pytest.raises(SystemExit):
         main(['cifar100', '--save', 'mine.json'])
-    assert 'there is no run to write' in capsys.readouterr().err and not Path('mine.json').exists()
+    assert 'no run to write' in capsys.readouterr().err and not Path('mine.json').exists()
 
 
 def test_every_file_of_the_project_is_read():

@@ -116,7 +116,7 @@ def test_other_logits_are_not_written(tmp_path):
 def test_a_backbone_of_timm_must_be_known_by_name(tmp_path):
     pytest.importorskip('timm')
     file, _ = train('timm ConvNeXt', tmp_path, known=False)
-    with pytest.raises(UserValueError, match='nothing says which'):
+    with pytest.raises(UserValueError, match='its name is unknown'):
         export_classifier(file, tmp_path / 'out.pth', layout='timm')
 
 

@@ -31,7 +31,7 @@ class Subject(NamedTuple):
         title (str): Its name.
         image (ndarray): uint8, shape ``(H, W, 3)``, channels in the order in which the data set gives them, before
             normalisation.
-        classes (list[int]): For which there shall be maps.
+        classes (list[int]): The classes to map.
         labels (list[str]): What to call each of them.
     """
 
@@ -132,7 +132,7 @@ def mixed_subjects(
 def draw(models: Sequence[Trained], subjects: Sequence[Subject], method: str = 'GradCAM', data: str = ''):
     """A row for each image and class: the image, then the map of every checkpoint, and the scale of the maps' colours.
 
-    A map that is 0 everywhere is marked as empty: nothing speaks for the class, or all cells are alike.
+    A map that is 0 everywhere is marked as empty: nothing supports the class, or all cells are equal.
 
     Args:
         models (Sequence[Trained]): The checkpoints to compare.

@@ -3,7 +3,7 @@
 
 The whole test image, resized to a share of its side, at a random place: on grey, or on the test image of another class.
 This is the paper's claim of multi-scale views, made measurable. To be fair: RM trains on this very operation (the whole
-image, resized, inside another one); CutMix and the baseline do not. With 'nothing' around it nobody has an advantage:
+image, resized, inside another one); CutMix and the baseline do not. With 'nothing' around it none has an advantage:
 the shrunken image is all that the network gets, at its own small size.
 """
 

@@ -65,7 +65,7 @@ def _point(folder: Path, kind: str) -> Optional[Point]:
 
 
 def _check_same_settings(runs: Sequence[RunLog]) -> None:
-    """Raise if runs that shall be seeds of one point differ in more than their seed."""
+    """Raise if runs of one point differ in more than their seed."""
     known = {run.folder: result_settings(run.settings, True, True) for run in runs if run.settings}
     first = next(iter(known), None)
     for folder, settings in known.items():

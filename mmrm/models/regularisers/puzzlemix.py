@@ -122,7 +122,7 @@ def mask_energies(
         saliency: Of :func:`pool_saliency`, shape ``(N, n, n)``.
         pixels: The images in 0..1, shape ``(N, C, H, W)``.
         index: A permutation, shape ``(N, )``.
-        lam: The share of the sample itself that the prior wants.
+        lam: The share of the sample itself in the prior.
         beta: Weight of seams in the mask.
         gamma: Weight of seams in the image, a factor on top of ``beta``.
         eta: Weight of the prior.
@@ -296,7 +296,7 @@ def puzzle_mix(
         pixels: The same images in 0..1.
         saliency: Of :func:`saliency_map`, shape ``(N, H, W)``.
         index: A permutation, shape ``(N, )``.
-        lam: The share of the sample itself that the prior wants, in [0, 1].
+        lam: The share of the sample itself in the prior, in [0, 1].
         blocks: Number of blocks per side; it divides H and W.
         eps: Price of a move; 0 moves nothing.
         solve: See :func:`cut_masks`.
@@ -330,7 +330,7 @@ class PuzzleMix(BoundAugment):
         alpha (float): :math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)`, above 0. Defaults to 1.0.
         beta (float): Weight of seams in the mask, at least 0. Defaults to 1.2.
         gamma (float): Weight of seams in the image, at least 0. Defaults to 0.5.
-        eta (float): Weight of the prior, which wants a share of :math:`\lambda`, at least 0. Defaults to 0.2.
+        eta (float): Weight of the prior, a share of :math:`\lambda`, at least 0. Defaults to 0.2.
         eps (float): Price of moving a block across the image, at least 0; 0 moves no blocks. Defaults to 0.8.
         labels (int): How many shares a block can take, at least 2. Defaults to 3: all, half, nothing.
         blocks (Sequence[int]): Numbers of blocks per side, each at least 2; for a batch one of those is drawn that

@@ -8,7 +8,7 @@ share :math:`r_s` of its own style and AdaIN's stylisation :math:`x_{12}` (conte
     \tilde x &= B \odot (r_s\, x_1 + (1 - r_s)\, g_{12}) + (1 - B) \odot ((1 - r_s)\, x_2 + r_s\, g_{21}) \\
     \lambda &= r\, |B| + (1 - r) (\gamma\, |B| + (1 - \gamma)\, r_s)
 
-Far classes (a large :math:`D`) keep their own styles. The style network wants RGB in 0..1.
+Far classes (a large :math:`D`) keep their own styles. The style network needs RGB in 0..1.
 """
 
 from pathlib import Path
