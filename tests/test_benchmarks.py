@@ -50,7 +50,7 @@ def test_benchmark_runs(name, run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('processes', [1, 2, 3])
-def test_runs_that_are_killed_end_as_the_one_that_was_not(processes, run, tmp_path):
+def test_killed_runs_end_like_the_uninterrupted_one(processes, run, tmp_path):
     options = f'--kills 8 --kills-per-run 4 --images 24 --processes {processes} --seed {processes} --keep {tmp_path}'
     code, printed = run('soak', *options.split())
     assert code == 0 and '8 kills in' in printed and '0 runs differ' in printed, printed

@@ -57,7 +57,7 @@ def test_mix_returns_what_mmpretrains_call_leaves_to_take_mix():
         assert other.take_mix() is None and one.take_mix() is None
 
 
-def test_off_a_batch_and_the_history_stay_as_they_are():
+def test_disabled_mixing_keeps_batch_and_history():
     """What is mixed afterwards is as if the batches in between had never been."""
     torch.manual_seed(0)
     one, other = (RecursiveMix(alpha=1.0, num_classes=5, rng=np.random.RandomState(3)) for _ in range(2))
@@ -187,7 +187,7 @@ def test_a_bad_pixel_does_not_live_on_in_the_history(value, interpolation):
 @pytest.mark.parametrize(
     'clone', [copy.deepcopy, lambda rm: pickle.loads(pickle.dumps(rm))], ids=['deepcopy', 'pickle']
 )
-def test_a_copy_tells_an_overwritten_history_from_one_that_was_copied(clone):
+def test_copied_model_detects_an_overwritten_history(clone):
     rm = RecursiveMix(alpha=1.0, num_classes=5)
     x, _, _ = rm.mix(*batch())
     with warnings.catch_warnings():

@@ -122,7 +122,7 @@ def test_a_trusted_checkpoint_imports_what_its_config_asks_for(foreign, marker):
 
 
 @pytest.mark.parametrize('trap', [{'type': 'os.system', 'command': 'true'}, {'type': 'evil.Net'}])
-def test_the_inferencers_of_the_toolboxes_refuse_them_too(trap, foreign, marker):
+def test_inferencers_of_the_toolboxes_refuse_foreign_configs(trap, foreign, marker):
     from mmdet.apis import DetInferencer
 
     compat.police()
@@ -130,7 +130,7 @@ def test_the_inferencers_of_the_toolboxes_refuse_them_too(trap, foreign, marker)
         DetInferencer(weights=str(foreign(**{'model.backbone': dict(trap, _delete_=True)})), device='cpu')
 
 
-def test_what_the_shipped_configs_name_is_registered():
+def test_types_of_shipped_configs_are_registered():
     init_default_scope('mmengine')
     for name in ('pvtv2', 'pyramidnet200', 'mask-rcnn_pvtv2', 'upernet_r50'):
         config = next((shipped() / 'configs' / 'rm').glob(f'{name}*.py'))

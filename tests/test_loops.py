@@ -126,7 +126,7 @@ def lightning_loop(folder, kill=None, resume=False):
 
 
 @pytest.mark.parametrize('loop', [plain_loop, accelerate_loop, lightning_loop])
-def test_killed_in_mid_epoch_it_resumes_as_if_never_stopped(loop, tmp_path):
+def test_run_killed_in_mid_epoch_resumes_exactly(loop, tmp_path):
     whole, model = loop(tmp_path)
     before, _ = loop(tmp_path, kill=KILLED_AFTER)
     after, resumed = loop(tmp_path, resume=True)

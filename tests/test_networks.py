@@ -69,7 +69,7 @@ def build(config, **backbone):
 
 
 @pytest.mark.parametrize('name', BASES)
-def test_ones_own_config_takes_rm_in_a_handful_of_lines(name, tmp_path):
+def test_user_config_adds_rm_in_a_few_lines(name, tmp_path):
     if name.startswith('timm'):
         pytest.importorskip('timm')
     config = config_of(name, tmp_path)

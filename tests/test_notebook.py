@@ -40,7 +40,7 @@ class TinyCIFAR100(BaseDataset):
 """
 
 
-def test_it_is_valid_clean_and_names_the_published_numbers():
+def test_notebook_is_valid_and_names_the_published_numbers():
     notebook = nbformat.read(NOTEBOOK, 4)
     nbformat.validate(notebook)
     assert not any(cell.get('outputs') or cell.get('execution_count') for cell in notebook.cells)
@@ -56,7 +56,7 @@ def test_it_is_valid_clean_and_names_the_published_numbers():
 
 
 @pytest.mark.slow
-def test_it_resumes_a_killed_run_trains_the_others_and_writes_the_results(tmp_path, monkeypatch):
+def test_notebook_resumes_a_killed_run_and_writes_the_results(tmp_path, monkeypatch):
     from nbclient import NotebookClient
 
     (tmp_path / 'tiny_cifar.py').write_text(TINY)

@@ -95,7 +95,7 @@ def test_the_loss_is_that_of_the_two_parts_by_hand():
     )
 
 
-def test_without_labels_it_is_the_network_in_both_modes():
+def test_forward_without_labels_is_the_network():
     model, images = small(), torch.randn(4, 3, 32, 32)
     for mode in (True, False):
         model.train(mode)
@@ -123,7 +123,7 @@ def test_label_smoothing_is_of_the_loss_and_not_of_the_history():
     assert smooth.losses['cross_entropy'] != plain.losses['cross_entropy']
 
 
-def test_switched_off_it_is_the_plain_loss_and_fc_roi_has_its_gradient():
+def test_disabled_mixing_is_the_plain_loss_with_a_gradient_for_fc_roi():
     model, data = small(prob=1.0), batches(3)
     model(*data[0])
     kept, model.enabled = model.rm._history, False
@@ -319,7 +319,7 @@ def test_autocast():
 
 
 @pytest.mark.parametrize('per_sample', [False, True])
-def test_compiled_it_is_one_graph_whatever_the_boxes_are(per_sample):
+def test_compiled_wrapper_is_one_graph_for_all_boxes(per_sample):
     """One for the first batch, which is not mixed, and one for all that are."""
     counter = torch._dynamo.testing.CompileCounter()
     model, eager = small(omega=0.5, per_sample=per_sample), small(omega=0.5, per_sample=per_sample)
@@ -433,7 +433,7 @@ for name in ('RMConsistencyHead', 'datasets'):
 """
 
 
-def test_it_imports_and_trains_on_torch_and_numpy_alone():
+def test_core_trains_with_torch_and_numpy_alone():
     run = subprocess.run([sys.executable, '-c', WITHOUT], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     for name in ('RMConsistencyHead', 'datasets'):

@@ -33,7 +33,7 @@ from ..utils import paths
 from ..utils.checkpoints import own_folder, read_checkpoint
 from ..utils.config import checkpoint_out_dir, datasets, read_config, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
-from ..utils.processes import RANK_VARIABLES, local_rank, print_once, tells, warn
+from ..utils.processes import RANK_VARIABLES, is_reporting_process, local_rank, print_once, warn
 from ..utils.saved import parse_name
 from ..weights import check_placement
 from ..weights.runs import best_checkpoints, find_checkpoint, latest_checkpoint, saved_checkpoints
@@ -77,8 +77,8 @@ def prepare_train(args: argparse.Namespace) -> Config:
     if args.auto_scale_lr:
         # mmengine names base_batch_size where it is missing.
         cfg.auto_scale_lr = dict(cfg.get('auto_scale_lr') or {}, enable=True)
-    find_data(cfg, ('train', 'val') if tells() else ())
-    if tells():
+    find_data(cfg, ('train', 'val') if is_reporting_process() else ())
+    if is_reporting_process():
         check_config(cfg)
         compare_classes(cfg, ('train', 'val'))
         check_unused(cfg, args)
@@ -87,7 +87,7 @@ def prepare_train(args: argparse.Namespace) -> Config:
     set_resume(cfg, args.resume, args.overwrite)
     if args.amp:
         set_amp(cfg, device, args.amp)
-    if tells():
+    if is_reporting_process():
         check_work_dir(cfg.work_dir)
     return cfg
 
@@ -95,15 +95,15 @@ def prepare_train(args: argparse.Namespace) -> Config:
 def prepare_test(args: argparse.Namespace) -> Config:
     """The config of a test run: options merged in, data found, checkpoint, work dir and output file checked."""
     cfg, _ = read_run(args, 'model', 'test_dataloader', 'test_cfg', 'test_evaluator')
-    find_data(cfg, ('test',) if tells() else ())
-    if tells():
+    find_data(cfg, ('test',) if is_reporting_process() else ())
+    if is_reporting_process():
         check_runner_type(cfg)
         compare_classes(cfg, ('test',))
     if args.tta:
         set_tta(cfg)
     cfg.resume = False
     cfg.load_from = check_checkpoint(args.checkpoint)
-    if tells():
+    if is_reporting_process():
         if args.out:
             writing.check_out(args.out, args.overwrite, ('.json', '.pkl', '.pickle'))
         check_work_dir(cfg.work_dir)
@@ -478,7 +478,7 @@ def check_checkpoint(path, to_resume: bool = False) -> str:
     folder = paths.find(path)
     path = (to_resume and folder.is_dir() and latest_checkpoint(folder, print_once)) or find_checkpoint(path)
     path = path.absolute()
-    if not tells():  # one process of a node reads the file for all
+    if not is_reporting_process():  # one process of a node reads the file for all
         return str(path)
     checkpoint = read_checkpoint(path)
     if not isinstance(checkpoint, dict):

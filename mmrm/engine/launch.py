@@ -115,7 +115,7 @@ class Forwarder:
     def __init__(self, processes: int, saves: bool):
         self.processes, self.saves = processes, saves
         self.received = self.interrupts = 0
-        self.told: set = set()
+        self.sent: set = set()
 
     @contextlib.contextmanager
     def installed(self):
@@ -134,8 +134,8 @@ class Forwarder:
         """Send a received signal once to each process; if one of them was stopped, stop the others."""
         number = self.received or (signal.SIGUSR1 if lines('stopped') else 0)
         if number:
-            new = set(self._pids()) - self.told
-            self.told |= new
+            new = set(self._pids()) - self.sent
+            self.sent |= new
             self._send(new, number)
 
     def _note(self, number: int, frame) -> None:
@@ -198,10 +198,10 @@ def joined():
     try:
         yield
     except UserError as error:
-        told = lines('mistake')
+        mistakes = lines('mistake')
         if not isinstance(error, OSError):  # a file may be back at the next start
             report('mistake')
-        if told:
+        if mistakes:
             sys.exit(2)
         raise
 

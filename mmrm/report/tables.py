@@ -158,8 +158,8 @@ def _choose(row: Row, root: Path, given: Dict[str, List[RunLog]]) -> Tuple[Optio
         for run in (*(read_run(folder) for folder in folders if sessions(folder)), *others):
             differ = other_data(config, run)
             if differ:
-                told = ', '.join(f'{each.new} {each.key} instead of {each.old}' for each in differ)
-                refused.append(f'{show_path(run.folder)} left out, {OTHER_DATA}: {told}')
+                changed = ', '.join(f'{each.new} {each.key} instead of {each.old}' for each in differ)
+                refused.append(f'{show_path(run.folder)} left out, {OTHER_DATA}: {changed}')
                 continue
             seed = run.folder if run.seed is None else run.seed
             rival = by_seed.get(seed)

@@ -9,7 +9,7 @@ from mmengine.registry import DATASETS
 
 from .errors import UserError, UserFileError, UserValueError, one_line
 from .options import misspelt_keys, runner_keys
-from .processes import tells, warn
+from .processes import is_reporting_process, warn
 
 PARTS = ('train', 'val', 'test')
 
@@ -29,7 +29,7 @@ def read_config(path: Path, options: Optional[dict] = None) -> Config:
         cfg.merge_from_dict(options or {})
     except Exception as error:
         raise UserValueError(f'--cfg-options {options} does not fit config {path}: {one_line(error)}') from error
-    for key, meant in misspelt_keys(cfg) if tells() else ():
+    for key, meant in misspelt_keys(cfg) if is_reporting_process() else ():
         warn(f'config {path}: nothing reads {key}. Did you mean {meant}?')
     cfg.resume, cfg.load_from = bool(cfg.get('resume')), cfg.get('load_from')
     return cfg

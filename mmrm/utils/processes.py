@@ -30,20 +30,20 @@ def launched() -> bool:
     return STATUS in os.environ and 'TORCHELASTIC_RUN_ID' in os.environ
 
 
-def tells() -> bool:
+def is_reporting_process() -> bool:
     """Whether this process is the one of its node that prints what all of them know."""
     return local_rank() == 0 and not launched()
 
 
 def print_once(text: str) -> None:
     """Print a line, once per node."""
-    if tells():
+    if is_reporting_process():
         print(text, flush=True)
 
 
 def warn(text: str) -> None:
-    """Print a warning on stderr, once a node, and however often it is met."""
-    if tells() and text not in _warned:
+    """Print a warning on stderr, once per node."""
+    if is_reporting_process() and text not in _warned:
         _warned.add(text)
         print(f'warning: {text}', file=sys.stderr, flush=True)
 

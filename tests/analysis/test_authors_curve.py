@@ -104,7 +104,7 @@ def test_the_running_loss_is_the_mean_since_the_start_of_the_epoch(tmp_path):
     assert lines[0][2:] == ['1.055', f'{mean:.3f}', '2.192', '2.205', f'{100 * (1.055 / mean - 1):+.1f} %']
 
 
-def test_a_log_without_what_it_takes_is_not_compared(tmp_path):
+def test_log_without_rm_entropy_is_not_compared(tmp_path):
     """A record is the mean of ten iterations, also where the log has one in a hundred."""
     config = 'configs/rm/pyramidnet200_1xb64_cifar10.py'
     with pytest.raises(UserValueError, match='did not log rm_entropy'):

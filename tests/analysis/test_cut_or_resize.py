@@ -19,13 +19,13 @@ def test_resizing_is_recursive_mix_itself():
         assert torch.equal(step.image, mixed[0]) and torch.allclose(step.label, scores[0])
 
 
-def test_after_resizing_the_image_shows_what_the_label_says():
+def test_label_and_image_agree_after_resizing():
     for seed in range(5):
         steps = cut_or_resize.recurse(torch.zeros(8, 1, 224, 224), 'resize', seed=seed)
         assert max(step.mismatch for step in steps) < 0.02  # what rounding to pixels leaves
 
 
-def test_after_cutting_it_does_not():
+def test_label_and_image_differ_after_cutting():
     curves = cut_or_resize.mismatches(iterations=6, runs=10, size=64)
     assert curves['cut'][:2] == pytest.approx([0, 0], abs=1e-6)  # one paste is right either way
     assert (curves['cut'][2:] > 3 * curves['resize'][2:]).all()

@@ -72,7 +72,7 @@ def test_objects_below_the_least_size_count_as_not_shown():
     assert label_audit.compare(labels, visible, least=16) == (50, 100)
 
 
-def test_of_whole_objects_rm_shows_what_its_label_says_at_any_depth():
+def test_rm_label_of_whole_objects_is_exact_at_any_depth():
     with seeded(0):
         labels, visible = label_audit.trace_history(RecursiveMix(), torch.ones(10, 4, 64, 64), first=1)
     assert labels.shape == (36, 10) and torch.allclose(visible.sum(1), torch.tensor(64.0**2))

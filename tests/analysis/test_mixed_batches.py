@@ -23,7 +23,7 @@ def cfg(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['Mixup', 'CutMix'])
-def test_the_probes_bring_out_what_a_pair_mix_did(name):
+def test_probes_show_a_pair_mix(name):
     augment = BATCH_AUGMENTS.build(dict(mixed_batches.COMPARED[name]))
     inputs, scores = torch.rand(6, 3, 20, 30), torch.eye(6)
     state = np.random.get_state(), torch.get_rng_state()

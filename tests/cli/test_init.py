@@ -96,7 +96,7 @@ def test_parts_have_several_names(folder):
     assert [found.count(part) for part in found.parts] == [9, 3, 3] and found.as_it_is
 
 
-def test_notes_list_what_is_not_used(folder):
+def test_unused_files_and_folders_are_listed(folder):
     for name in ('.git', 'empty', '__MACOSX'):
         (folder / name).mkdir()
     for name in ('circle/notes.txt', 'circle/.hidden.jpg', '__MACOSX/._1.jpg', '.git/1.jpg'):
@@ -265,7 +265,7 @@ def test_train_and_val_folders_are_read_as_they_are(init, here, folder):
     assert not list(here.glob('*.txt')) and cfg.model.init_cfg is None
 
 
-def test_nothing_is_ever_overwritten(init, here, stand_in):
+def test_existing_files_are_never_overwritten(init, here, stand_in):
     for name in ('shapes.py', 'shapes_val.txt'):
         (here / name).write_text('mine')
         code, _, error = init('--weights', stand_in)
@@ -304,7 +304,7 @@ def test_weights_of_timm(init, here, monkeypatch):
 
 
 @pytest.mark.parametrize('source', ['torchvision', 'timm'])
-def test_weights_that_cannot_be_fetched_are_one_line_with_other_ways(init, here, monkeypatch, source):
+def test_failed_weight_download_names_alternatives(init, here, monkeypatch, source):
     def offline(*args, **kwargs):
         raise UserFileError('no route to host')
 

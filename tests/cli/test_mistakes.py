@@ -97,7 +97,7 @@ def test_a_missing_config_is_named_with_those_of_a_similar_name(error, tmp_path)
         ("load_form = 'a.pth'", 'nothing reads load_form. Did you mean load_from?'),
     ],
 )
-def test_what_may_be_intended_is_a_warning(run, capsys, line, warning):
+def test_possibly_intended_settings_warn(run, capsys, line, warning):
     run[0].write_text(run[0].read_text() + f'{line}\n')
     preflight.prepare_train(train.parser().parse_args([str(run[0]), '--work-dir', str(run[1])]))
     told = capsys.readouterr().err

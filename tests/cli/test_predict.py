@@ -76,9 +76,7 @@ def test_maps_are_written_beside_and_never_replaced_unasked(run, images, tmp_pat
     assert code == 2 and 'already exists' in err
 
 
-def test_a_checkpoint_carries_its_config_which_is_not_executed_and_one_without_is_asked_for_it(
-    run, images, tmp_path, capsys
-):
+def test_config_of_a_checkpoint_is_not_executed_and_a_missing_one_is_named(run, images, tmp_path, capsys):
     saved = torch.load(next(run.glob('best_*.pth')), weights_only=False)
     mark = tmp_path / 'executed'
     saved['meta']['cfg'] += f'\nwrong = open({str(mark)!r}, "w")\nimport os\n'

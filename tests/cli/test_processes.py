@@ -46,7 +46,7 @@ def test_a_signal_is_forwarded_once_to_each_process(status, sleepers):
         os.kill(os.getpid(), signal.SIGUSR1)
         with open(status, 'a') as file:
             file.write(f'pid {sleepers[0].pid}\n')
-            forwarder.told.add(1)
+            forwarder.sent.add(1)
             file.flush()
             forwarder.forward()
             assert sleepers[0].wait(10) == 0 and sleepers[1].poll() is None
@@ -55,11 +55,11 @@ def test_a_signal_is_forwarded_once_to_each_process(status, sleepers):
         assert sleepers[1].wait(10) == 0
 
 
-def test_where_one_process_was_stopped_all_are(status, sleepers):
+def test_stop_of_one_process_stops_all(status, sleepers):
     status.write_text(''.join(f'pid {process.pid}\n' for process in sleepers))
     forwarder = launch.Forwarder(2, saves=True)
     forwarder.forward()
-    assert not forwarder.told
+    assert not forwarder.sent
     launch.report('stopped', '75 saved')
     forwarder.forward()
     assert [process.wait(10) for process in sleepers] == [0, 0]
@@ -180,7 +180,7 @@ def test_a_restart_resumes_also_where_overwrite_was_asked_for(run, monkeypatch):
     assert not list(run[1].glob('replaced-*')) and (run[1] / 'epoch_2.pth').exists()
 
 
-def test_a_signal_after_a_failure_does_not_pass_it_off_as_a_stop(run, monkeypatch):
+def test_signal_after_a_failure_keeps_the_exit_code(run, monkeypatch):
     """torchrun sends SIGTERM to a process whose fellow has failed."""
 
     def fail(runner):

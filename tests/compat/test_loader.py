@@ -64,7 +64,7 @@ def test_weights_alone_start_a_run_with_averaged_weights(suffix, tmp_path):
     assert torch.equal(hook.ema_model.module.fc.weight, model.fc.weight)
 
 
-def test_numbers_come_back_as_they_were(tmp_path):
+def test_numpy_values_of_a_checkpoint_round_trip(tmp_path):
     values = dict(
         scalars=[np.float64(0.1), np.float32(0.1), np.float16(0.1), np.int64(-3), np.uint8(200), np.bool_(True)],
         arrays=[
@@ -151,7 +151,7 @@ def test_no_loader_executes_a_harmful_checkpoint(kind, loader, tmp_path):
 @pytest.mark.parametrize('protocol', [2, 4])
 @pytest.mark.parametrize('old_format', [False, True])
 @pytest.mark.parametrize('variable', [None, 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'])
-def test_neither_format_nor_environment_opens_a_way(variable, old_format, protocol, tmp_path, monkeypatch):
+def test_formats_and_environment_variables_do_not_allow_code(variable, old_format, protocol, tmp_path, monkeypatch):
     marker, path = tmp_path / 'marker', tmp_path / 'harmful.pth'
     options = dict(_use_new_zipfile_serialization=not old_format, pickle_protocol=protocol)
     torch.save(harmful('system', marker), path, **options)

@@ -59,7 +59,7 @@ def test_nms_equals_the_documented_rule_with_equal_scores_and_ious_on_the_thresh
 
 
 @pytest.mark.parametrize('offset', [0, 1])
-def test_nothing_of_no_box(offset):
+def test_empty_input_gives_empty_output(offset):
     dets, keep = nms(torch.zeros(0, 4), torch.zeros(0), 0.5, offset=offset)
     assert dets.shape == (0, 5) and keep.shape == (0,) and keep.dtype == torch.int64
     assert len(soft_nms(torch.zeros(0, 4), torch.zeros(0), offset=offset)[1]) == 0

@@ -88,7 +88,7 @@ def test_plain_yaml_and_json_are_read_as_before(tmp_path, monkeypatch):
     assert cfg.model == dict(type='B')
 
 
-def test_what_mmengine_dumps_as_yaml_comes_back(tmp_path):
+def test_yaml_of_mmengine_round_trips(tmp_path):
     cfg = Config.fromfile(shipped() / 'configs/rm/resnet18_2xb64_cifar10.py')
     cfg.betas = ((0.9, 0.999), [1, (2, 3)])
     assert is_plain(cfg.pretty_text)
@@ -133,5 +133,5 @@ def test_code_in_a_checkpoints_config_is_not_executed(code, place, tmp_path):
     assert weights in str(error.value)
 
 
-def test_a_config_of_ones_own_may_still_be_code():
+def test_python_config_of_the_user_is_executed():
     assert Config.fromstring('a = sum(range(4))', '.py').a == 6

@@ -65,7 +65,7 @@ def test_siblings_differ_in_their_weights_only(name, regulariser):
 
 
 @pytest.mark.parametrize('network, backbone', CELLS)
-def test_what_all_cells_have(network, backbone):
+def test_settings_of_every_cell(network, backbone):
     config = read(network, backbone)
     assert config.custom_imports == dict(imports=['mmrm.models'], allow_failed_imports=False)
     assert config.model.init_cfg.type == 'StrictPretrained'
@@ -188,7 +188,7 @@ def test_a_cell_trains_from_its_pretraining_and_is_evaluated(network, backbone, 
         assert ('val/coco/segm_mAP' in scalars) == (network not in ('atss', 'gfl'))
 
 
-def test_a_detector_of_ones_own_as_the_documentation_writes_it(tmp_path):
+def test_detector_config_of_the_documentation(tmp_path):
     """docs/downstream.md gives a RetinaNet, which is in no shipped config."""
     page = Path(__file__).parents[2] / 'docs' / 'downstream.md'
     text = next(block for block in re.findall(r'```python\n(.*?)```', page.read_text(), re.S) if 'retinanet' in block)

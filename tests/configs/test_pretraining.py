@@ -198,7 +198,7 @@ def test_the_baselines_follow_the_published_recipe(name):
     assert model.backbone.get('drop_path_rate', 0.0) == (0.1 if kind == 'pvt' else 0.0)
 
 
-def test_one_variable_moves_all_data(monkeypatch):
+def test_mmrm_data_moves_all_data_folders(monkeypatch):
     monkeypatch.setenv('MMRM_DATA', '/elsewhere')
     loaded = [Config.fromfile(CONFIGS / 'baseline' / f'{name}.py') for name in RECIPES]
     roots = {cfg[f'{part}_dataloader'].dataset.data_root for cfg in loaded for part in ('train', 'val', 'test')}

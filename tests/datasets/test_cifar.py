@@ -140,7 +140,7 @@ def package(tmp_path, content, folder, monkeypatch):
     return tarball
 
 
-def test_the_package_becomes_a_data_set_and_is_left_alone_afterwards(package, tmp_path, content):
+def test_package_becomes_a_data_set_once(package, tmp_path, content):
     out = tmp_path / 'data' / 'cifar10'
     steps = []
     assert fetch_cifar10.get_cifar10(out, report=steps.append) == 'written'

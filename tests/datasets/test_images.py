@@ -202,7 +202,7 @@ def test_each_broken_image_is_logged_once_and_counted_over_all_workers(folder, c
     assert told.count('1.jpg is cut short') == told.count('7.jpg is empty') == 1 and '2 skipped so far' in told
 
 
-def test_imagenet_skips_them_too(folder):
+def test_imagenet_skips_broken_images(folder):
     (folder / 'train').mkdir()
     for name in ('class0', 'class1'):
         (folder / name).rename(folder / 'train' / name)
@@ -212,7 +212,7 @@ def test_imagenet_skips_them_too(folder):
     assert dataset[1]['data_samples'].img_path.endswith('2.jpg')
 
 
-def test_what_a_sample_draws_does_not_depend_on_broken_ones_before_it(folder):
+def test_draws_do_not_depend_on_broken_images_before(folder):
     """A sample is seeded by its place: the crop of the image that stands in is the same in every run."""
     from mmrm.datasets.seeding import Draw, SeededDataset
 

@@ -105,7 +105,7 @@ def test_exif_data_that_cannot_be_read_are_left_to_opencv(cut):
 
 @needs_library
 @pytest.mark.parametrize('name', [*sorted(set(unusual()) - {'truncated'}), 'plain', 'upright', 'grey', 'progressive'])
-def test_loading_and_cropping_in_one_is_the_two(name, tmp_path):
+def test_load_resized_crop_equals_load_then_crop(name, tmp_path):
     content = {
         **unusual(),
         'plain': encode(picture()),

@@ -71,7 +71,7 @@ def test_epochs_seeds_and_samples_differ():
     assert len({face for row in rows for face in row}) > 110  # no generator repeats another
 
 
-def test_it_begins_at_any_batch_and_once_only():
+def test_loader_starts_at_any_batch_once():
     built = loader(seed=3)
     whole = epoch(built, 2)
     for first in range(4):
@@ -134,7 +134,7 @@ def test_batches_by_aspect_ratio_as_mmdet_makes_them():
     assert len({tuple(row[1:]) for batch in whole for row in batch}) == 11
 
 
-def test_it_is_the_data_set_itself_in_all_else():
+def test_seeded_data_set_forwards_attributes():
     inner = Dice()
     seen = SeededDataset(inner)
     assert len(seen) == 10 and seen.metainfo is inner.metainfo

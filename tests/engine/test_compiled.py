@@ -78,7 +78,7 @@ def test_a_loss_of_the_users_own_is_left_alone():
     assert not compile_losses(model, dict(backend='eager')) and 'loss' not in vars(model)
 
 
-def test_the_core_in_a_loop_of_ones_own_is_one_whole_graph():
+def test_core_in_a_plain_loop_compiles_to_one_graph():
     torch.manual_seed(0)
     rm, consistency = RecursiveMix(alpha=1.0, num_classes=5, rng=np.random.RandomState(1)), Consistency(8, 5)
     net, fc = torch.nn.Conv2d(3, 8, 3, stride=4), torch.nn.Linear(8, 5)

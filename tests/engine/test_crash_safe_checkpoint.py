@@ -109,7 +109,7 @@ def test_a_resume_from_an_older_checkpoint_moves_the_later_ones_aside(tmp_path):
     assert (tmp_path / 'last_checkpoint').read_text() == str(tmp_path / 'epoch_2.pth')
 
 
-def test_a_best_one_of_a_run_without_another_checkpoint_is_not_the_next_run_s(tmp_path, monkeypatch):
+def test_best_checkpoint_of_an_older_run_is_not_the_next_runs(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 'best_score_epoch_1.pth')
         train(tmp_path, every=2)
@@ -158,7 +158,7 @@ def test_a_checkpoint_by_iteration_is_resumed_from_also_at_an_epochs_end(step, b
     assert all(torch.equal(ours['state_dict'][name], value) for name, value in theirs['state_dict'].items())
 
 
-def test_the_one_at_the_end_of_an_epoch_is_written_once_when_the_epoch_counts_as_done(by_iteration):
+def test_checkpoint_at_an_epochs_end_is_written_once(by_iteration):
     """Written before that as well, a kill in between would leave one whose schedulers are an epoch behind."""
     (log,) = by_iteration.glob('*/*.log')
     assert log.read_text().count('Saving checkpoint at 4 iterations') == 1

@@ -188,7 +188,7 @@ def test_steps_that_loss_scaling_skips_do_not_count_and_losses_that_are_nan_do(t
 
 # ------------------------------------------------------------------------------------------------------------ weights
 @pytest.mark.parametrize('part', ['weight', 'buffer', 'ema'])
-def test_weights_that_are_not_finite_do_not_push_out_those_that_are(part, tmp_path):
+def test_non_finite_weights_do_not_replace_good_checkpoints(part, tmp_path):
     loader = loader_of([1.0])
     runner = make(
         tmp_path,

@@ -107,7 +107,7 @@ def test_workers_that_stay_do_not_keep_a_process_from_its_end():
 
 
 @pytest.mark.skipif(not hasattr(signal, 'pthread_sigmask'), reason='signals cannot be held here')
-def test_a_signal_that_meets_a_worker_at_its_start_does_not_end_it(tmp_path):
+def test_worker_ignores_a_signal_at_its_start(tmp_path):
     """Schedulers send SIGTERM to all processes at once, also to one that was started a moment ago."""
     sampler = dict(type='DefaultSampler', shuffle=False)
     loader = Runner.build_dataloader(dict(dataset=Numbers(), batch_size=500, num_workers=2, sampler=sampler))

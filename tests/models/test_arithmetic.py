@@ -92,7 +92,7 @@ def test_dropblock_is_torchvisions_for_odd_blocks(block):
 
 
 @pytest.mark.parametrize('block', [2, 3, 4])
-def test_what_is_dropped_is_the_union_of_blocks_inside_the_map(block):
+def test_dropped_cells_are_the_union_of_blocks_inside_the_map(block):
     torch.manual_seed(0)
     mask = block_mask((1, 1, 9, 11), block, 0.4)[0, 0]
     torch.manual_seed(0)

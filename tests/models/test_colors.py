@@ -191,7 +191,7 @@ def test_the_shipped_pipeline_gives_what_the_authors_code_gives(tmp_path):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
-def test_nothing_waits_for_the_device():
+def test_colours_do_not_synchronise_with_the_device():
     items, _ = batch()
     data = default_collate(items)
     preprocessor = RMDataPreprocessor(**NORMAL)

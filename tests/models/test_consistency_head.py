@@ -198,7 +198,7 @@ def test_an_overflowed_prediction_does_not_poison_later_steps():
 
 
 @pytest.mark.parametrize('channels, pools, word', [(64, True, 'neck=None'), (32, False, 'set in_channels=64')])
-def test_what_does_not_fit_the_head_is_named(channels, pools, word):
+def test_wrong_head_inputs_are_named(channels, pools, word):
     model = classifier(in_channels=channels)
     model.neck = MODELS.build(dict(type='GlobalAveragePooling')) if pools else None
     with pytest.raises(ValueError, match=word):

@@ -49,7 +49,7 @@ def test_a_skip_without_a_module_gets_one_that_changes_nothing():
     assert network(images)[-1].equal(plain(images)[-1])
 
 
-def test_it_drops_in_training_and_not_in_evaluation():
+def test_dropblock_is_active_in_training_only():
     network, plain = resnet(18), resnet(18)
     attach(network, DropBlock(3, 0.7), ['layer[34].*.bn[12]'])
     images = torch.rand(2, 3, 64, 64)

@@ -98,7 +98,7 @@ def test_cutmix_moex_weighs_three_labels(value):
 
 # ------------------------------------------------------------------------------------------------------- at the layer
 @pytest.mark.parametrize('name, expected', [('ManifoldMixup', manifold_mixup), ('MoEx', exchange_moments)])
-def test_the_layer_puts_out_what_its_arithmetic_says(name, expected):
+def test_hooked_layer_returns_the_mixed_features(name, expected):
     model, outputs = linear(METHODS[name]), []
     data = model.data_preprocessor(batch(), training=True)
     layer, _, arguments = bound_augments(model)[0]._drawn
@@ -278,7 +278,7 @@ def test_a_compiled_network_mixes_alike_and_one_graph_serves_all_draws(augment):
     torch._dynamo.reset()
 
 
-def test_it_stands_beside_recursive_mix_whose_history_stays():
+def test_layer_mix_combines_with_recursive_mix_and_keeps_its_history():
     augments = [dict(type='RecursiveMix', alpha=0.5), *METHODS.values()]
     model = classifier(augments=augments, probs=[0.4, 0.15, 0.15, 0.15, 0.15]).train()
     bind_augments(model)

@@ -69,7 +69,7 @@ def test_the_whole_historical_image_is_resized_into_the_box(interpolation):
     assert torch.equal(images, before)
 
 
-def test_what_is_done_to_labels_outside_does_not_reach_the_history():
+def test_changing_returned_labels_does_not_change_the_history():
     augment = RecursiveMix(rng=FixedBox(0.25, 4, 4))
     given = one_hot(2)
     _, returned = augment(torch.rand(2, 3, 8, 8), given)

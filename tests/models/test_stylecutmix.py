@@ -196,7 +196,7 @@ def test_the_style_network_is_no_part_of_the_model(options):
         augment(torch.zeros(2, 1, 32, 32), torch.eye(5)[:2])
 
 
-def test_it_works_under_autocast_and_on_one_sample(options):
+def test_regulariser_runs_under_autocast_and_on_one_sample(options):
     model = net({**options, 'size': 16})
     bind_augments(model)
     with torch.autocast('cpu', dtype=torch.bfloat16):

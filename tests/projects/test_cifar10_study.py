@@ -134,7 +134,7 @@ def tool(tmp_path, monkeypatch, capsys):
     signal.signal(signal.SIGTERM, before)
 
 
-def test_the_command_runs_what_is_missing_and_writes_down_each_result(tool, tmp_path):
+def test_command_runs_missing_results_and_writes_each(tool, tmp_path):
     few = ('--methods', 'baseline', 'rm', '--seeds', 0, 1, '--jobs', 2)
     code, printed, _ = tool(*few)
     assert code == 0 and '4 runs, 0 of them finished' in printed, printed

@@ -76,7 +76,7 @@ def test_a_cell_is_cut_out_from_its_middle_and_the_edge_repeats():
     assert (edge[:, :14] > 150).all() and (edge[:, 18:] < 50).all()
 
 
-def test_other_counts_are_another_folder_and_cannot_exceed_what_there_is(made, tmp_path):
+def test_other_counts_need_another_folder_and_have_a_limit(made, tmp_path):
     with pytest.raises(UserFileError, match='another one'):
         photographs.make_photographs(made, train=11, val=6)
     with pytest.raises(UserValueError, match='train=81 photographs: from 1 to 80'):

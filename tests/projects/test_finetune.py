@@ -51,7 +51,7 @@ def test_mmrm_compare_takes_every_setting(method, tmp_path):
         assert ('pilot' in cfg.train_dataloader.dataset.ann_file) == (cell is PILOT)
 
 
-def test_nothing_is_tested_before_all_pilots_are_done(tmp_path, capsys):
+def test_test_runs_need_all_pilots(tmp_path, capsys):
     file = tmp_path / 'results.jsonl'
     rows = [
         dict(cell='pilot', method=method, setting=setting, seed=seed, top1=top1, hours=0.1, fingerprint='x')

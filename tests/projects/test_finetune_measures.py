@@ -132,7 +132,7 @@ def test_a_method_becomes_the_default_only_if_its_interval_is_above_0(gains, def
     assert table.decide(results(gains)) == default
 
 
-def test_nothing_is_decided_by_a_part_of_the_runs():
+def test_decision_needs_all_runs():
     with pytest.raises(run.UserError, match='rm does not have all of its 8 runs'):
         table.decide(results({})[:-1])
 

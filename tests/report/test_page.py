@@ -66,7 +66,7 @@ def test_a_long_curve_is_thinned_at_the_same_places_for_all_seeds_and_keeps_its_
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input
-def test_what_cannot_be_shown_is_named_and_the_rest_is_shown(tmp_path):
+def test_unreadable_runs_are_named_and_the_others_shown(tmp_path):
     write_run(tmp_path / 'good', [10.0])
     (tmp_path / 'empty').mkdir()
     found = collect([tmp_path / 'good', tmp_path / 'empty'])

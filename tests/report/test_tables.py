@@ -166,7 +166,7 @@ def write_data(folder, train=50_000, val=10_000):
     (folder / 'data.json').write_text(json.dumps(parts))
 
 
-def test_a_run_on_a_part_of_the_data_does_not_stand_in_the_papers_row(tmp_path):
+def test_run_on_part_of_the_data_is_left_out(tmp_path):
     part, whole = (write_run(tmp_path / 'rm' / R18 / f'seed{seed}', [90.0], seed=seed) for seed in range(2))
     write_data(part, train=5_000)
     filled = rm_row(tmp_path)
@@ -178,7 +178,7 @@ def test_a_run_on_a_part_of_the_data_does_not_stand_in_the_papers_row(tmp_path):
     assert told == ['5000 train samples instead of 50000', '1000 val samples instead of 10000']
     assert '5000 train samples instead of 50000' in tables.render('cifar100', [filled], 'terminal')
     (whole / 'data.json').write_text('{"train": ' + '[' * 100_000)
-    with pytest.raises(UserFileError, match=r'data\.json does not say what data the run read'):
+    with pytest.raises(UserFileError, match=r'data\.json does not name the data of the run'):
         rm_row(tmp_path)
 
 

@@ -84,14 +84,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize('name', WRONG)
-def test_what_is_wrong_with_a_file_is_named(name, tmp_path):
+def test_damaged_file_is_explained(name, tmp_path):
     make, message = WRONG[name]
     (tmp_path / name).write_bytes(make())
     with pytest.raises(UserFileError, match=f'{name}:? {message}'):
         read_checkpoint(tmp_path / name)
 
 
-def test_what_is_not_a_file_is_named(tmp_path):
+def test_path_that_is_not_a_file_is_named(tmp_path):
     (tmp_path / 'empty').mkdir()
     torch.save(weights(), tmp_path / 'epoch_3.pth')
     for path, message in (
@@ -203,7 +203,7 @@ def test_checksums_are_computed_once_until_the_file_changes(tmp_path, monkeypatc
 # ------------------------------------------------------------------------------------------- files that are no files
 @pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='needs POSIX')
 @pytest.mark.parametrize('kind', ['pipe', 'device'])
-def test_what_would_hang_is_refused_unopened(kind, tmp_path, monkeypatch):
+def test_pipes_and_devices_are_refused_unopened(kind, tmp_path, monkeypatch):
     path = tmp_path / 'epoch_1.pth'
     os.mkfifo(path) if kind == 'pipe' else path.symlink_to('/dev/zero')
     monkeypatch.setattr('builtins.open', lambda *args, **kwargs: pytest.fail('it was opened'))

@@ -28,7 +28,7 @@ def test_out_is_checked_before_work(tmp_path):
         check_out(tmp_path / 'file')
 
 
-def test_what_fails_half_way_or_appears_in_the_meantime_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_failed_write_keeps_the_old_file(tmp_path):
     (tmp_path / 'a.md').write_text('old')
     with (
         pytest.raises(UserFileError, match='could not be written: No space left'),

@@ -59,7 +59,7 @@ class Fickle(torch.nn.Module):
         return (images.mean(dim=(2, 3), keepdim=True) if images.sum() > 0 else images,)
 
 
-def test_what_cannot_be_written_or_has_other_logits_is_one_line_and_no_file(tmp_path, monkeypatch):
+def test_failed_export_or_other_logits_leave_no_file(tmp_path, monkeypatch):
     model = network('CIFAR ResNet')
     arguments = tmp_path / 'net.pt2', (32, 32), {}, 'torch.export'
     monkeypatch.setattr('mmrm.weights.deploy.run_file', lambda *args: torch.zeros(1, 5))

@@ -103,7 +103,7 @@ def test_the_authors_networks_have_the_same_logits_in_mmpretrain(name, tmp_path)
     assert meta['origin']['file'] == 'theirs.pth' and meta['origin']['epoch'] == 300 and meta['converted_from']
 
 
-def test_what_was_converted_can_be_tested_with_the_shipped_rm_config(tmp_path):
+def test_converted_weights_load_into_the_shipped_rm_config(tmp_path):
     theirs = shake(CIFARResNet(width=64, num_classes=100))
     export_classifier(release(theirs, tmp_path / 'theirs.pth'), tmp_path / 'ours.pth')
     model = mmrm.get_model('rm/resnet18_2xb64_cifar100', pretrained=tmp_path / 'ours.pth')

@@ -22,7 +22,7 @@ def logged():
     return []
 
 
-def test_the_newest_is_the_highest_and_not_the_youngest_nor_of_another_name(tmp_path):
+def test_newest_checkpoint_has_the_highest_step(tmp_path):
     for age, step in enumerate((2, 10, 9, 1)):  # the copy of epoch_2 is the youngest
         save(tmp_path, f'epoch_{step}.pth', age=age)
     for name in ('epoch_12-0123abcd.pth', 'epoch_last.pth', '.epoch_13.pth.part', 'epoch_14.pth.bak'):
@@ -50,9 +50,7 @@ def test_epochs_and_iterations_compare_by_the_iterations_in_the_files(iterations
         ('/elsewhere/epoch_10.pth', False, 'epoch_9.pth', 'epoch_10.pth, which does not exist'),
     ],
 )
-def test_a_note_is_followed_unless_a_complete_checkpoint_is_above_or_its_own_is_gone(
-    note, half, newest, message, tmp_path, logged
-):
+def test_last_checkpoint_is_followed_unless_a_newer_one_is_complete(note, half, newest, message, tmp_path, logged):
     for step in (8, 9):
         last = save(tmp_path, f'epoch_{step}.pth')
     if half:
@@ -62,7 +60,7 @@ def test_a_note_is_followed_unless_a_complete_checkpoint_is_above_or_its_own_is_
     assert len(logged) == bool(message) and all(message in line for line in logged)
 
 
-def test_a_copy_without_its_last_checkpoint_does_not_stand_for_the_original(tmp_path, logged):
+def test_copied_run_resumes_from_its_own_checkpoints(tmp_path, logged):
     for run in ('original', 'copy'):
         (tmp_path / run).mkdir()
         save(tmp_path / run, 'epoch_1.pth')

@@ -222,7 +222,7 @@ def test_two_sources_of_weights_are_an_error(resnet, file):
         model.init_weights()
 
 
-def test_other_initialisations_come_before_it(resnet, file):
+def test_other_initialisations_run_before_strict_pretrained(resnet, file):
     strict = dict(type='StrictPretrained', checkpoint=str(file))
     other = dict(type='Normal', layer='Conv2d', std=0.5)
     # In the backbone's own init_cfg it works where the class leaves initialisation to mmengine.
