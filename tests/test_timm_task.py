@@ -151,8 +151,8 @@ def test_a_loss_of_the_users(loss):
     'arguments, message',
     [
         (dict(loss=LabelSmoothingCrossEntropy()), r'loss=LabelSmoothingCrossEntropy fails on scores of shape \(N, num'),
-        (dict(loss=torch.nn.BCEWithLogitsLoss(), label_smoothing=0.1), 'label_smoothing is of the cross entropy'),
-        (dict(multi_label=True, label_smoothing=0.1), 'label_smoothing is of the cross entropy'),
+        (dict(loss=torch.nn.BCEWithLogitsLoss(), label_smoothing=0.1), 'label_smoothing applies to the cross entropy'),
+        (dict(multi_label=True, label_smoothing=0.1), 'label_smoothing applies to the cross entropy'),
     ],
 )
 def test_a_loss_that_cannot_take_mixed_labels_is_named(arguments, message):
@@ -180,5 +180,5 @@ def test_several_labels_per_image():
     assert torch.allclose(loss, bce + 0.5 * model.losses['lam'] * kl, atol=1e-5)
     with pytest.raises(ValueError, match=r'scores must be in \[0, 1\], but they are in \[0, 2\]'):
         model(images, labels * 2)
-    with pytest.raises(ValueError, match='are scores of shape'):
+    with pytest.raises(ValueError, match='needs scores of shape'):
         model(images, torch.tensor([0, 1, 2, 3]))
