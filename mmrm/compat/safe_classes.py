@@ -24,23 +24,58 @@ def _refuse(what: str) -> None:
     raise pickle.UnpicklingError(f'Unsupported global: GLOBAL {what} was not an allowed global')
 
 
-def number_type(code: str, align: bool = False, copy: bool = False) -> np.dtype:
-    """``numpy.dtype`` for plain numbers only: no objects, no structures."""
-    if code not in NUMBERS:
-        _refuse(f'numpy.dtype({code!r})')
-    return np.dtype(code, align, copy)
+class NumberType:
+    """``numpy.dtype`` in a checkpoint, for plain numbers only: no objects, no structures.
+
+    NumPy's own reads memory that is not there when a file gives it a wrong state. The state of a plain number has one
+    part of interest, the order of its bytes.
+    """
+
+    dtype = np.dtype('i1')
+
+    def __init__(self, code: str, align: bool = False, copy: bool = False):
+        if code not in NUMBERS:
+            _refuse(f'numpy.dtype({code!r})')
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: tuple) -> None:
+        order = state[1] if isinstance(state, tuple) and len(state) > 1 else None
+        if order not in ('<', '>', '=', '|'):
+            _refuse(f'numpy.dtype with the state {state!r}')
+        self.dtype = self.dtype.newbyteorder(order)
 
 
-def empty_array(kind: type, shape: tuple, code: bytes) -> np.ndarray:
-    """NumPy's ``_reconstruct`` for a plain array; the pickle then sets its shape, type and contents."""
-    if kind is not np.ndarray:
-        _refuse(f'numpy._reconstruct({kind!r})')
-    return np.empty(0, np.int8)
-
-
-def number(dtype: np.dtype, data: bytes) -> np.generic:
+def number(kind: NumberType, data: bytes) -> np.generic:
     """NumPy's ``scalar``: one number."""
-    return np.frombuffer(data, dtype, 1)[0]
+    return np.frombuffer(data, _dtype(kind), 1)[0]
+
+
+class NumberArray(np.ndarray):
+    """An array of numbers whose shape, type and contents come from a checkpoint; saved as NumPy's own."""
+
+    def __setstate__(self, state: tuple) -> None:
+        _, shape, kind, fortran, data = state
+        numbers = np.frombuffer(data, _dtype(kind)).reshape(shape, order='F' if fortran else 'C')
+        super().__setstate__(numbers.__reduce__()[2])
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        return self.view(np.ndarray).__reduce_ex__(protocol)
+
+
+def _dtype(kind) -> np.dtype:
+    return kind.dtype if type(kind) is NumberType else _refuse(f'numpy.dtype of type {type(kind).__name__}')
+
+
+def array_class() -> None:
+    """``numpy.ndarray``, which a file may name and not call."""
+    _refuse('numpy.ndarray()')
+
+
+def empty_array(kind: Callable, shape: tuple, code: bytes) -> np.ndarray:
+    """NumPy's ``_reconstruct`` for a plain array; the pickle then sets its shape, type and contents."""
+    if getattr(kind, '__wrapped__', None) is not array_class:
+        _refuse(f'numpy._reconstruct({kind!r})')
+    return NumberArray(0, np.int8)
 
 
 def no_bytes() -> bytes:
@@ -85,9 +120,8 @@ def allowed() -> List[Callable]:
         for module in ('numpy.core.multiarray', 'numpy._core.multiarray')
         for name, function in (('_reconstruct', empty_array), ('scalar', number))
     ]
-    types = sorted({type(np.dtype(code)) for code in NUMBERS}, key=str)
-    numpy += [np.ndarray, _as('numpy.dtype', number_type), _as('builtins.bytes', no_bytes), *types]
-    return [HistoryBuffer, _as('builtins.getattr', statistic), *numpy]
+    numpy += [_as('numpy.ndarray', array_class), _as('numpy.dtype', NumberType), _as('builtins.bytes', no_bytes)]
+    return [HistoryBuffer, _as('builtins.getattr', statistic), NumberType, NumberArray, *numpy]
 
 
 def needed() -> bool:

@@ -80,7 +80,7 @@ def test_numpy_values_of_a_checkpoint_round_trip(tmp_path):
     torch.save(values, tmp_path / 'numbers.pth')
     back = read_checkpoint(tmp_path / 'numbers.pth')
     for a, b in zip(values['scalars'] + values['arrays'], back['scalars'] + back['arrays']):
-        assert a.dtype == b.dtype and np.array_equal(a, b) and type(a) is type(b)
+        assert a.dtype == b.dtype and np.array_equal(a, b) and isinstance(b, type(a))
     assert back['state'][0] == 'MT19937' and np.array_equal(back['state'][1], values['state'][1])
     assert back['buffer'].max() == 2.0 and back['buffer'].statistics('current') == 2.0
 
@@ -240,3 +240,56 @@ def test_applying_twice_changes_nothing():
     compat.police()
     assert CheckpointLoader.load_checkpoint.__func__ is before
     assert len(torch.serialization.get_safe_globals()) == known
+
+
+class Built:
+    """Pickled as a call and the state that the result is given."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __reduce__(self):
+        return self.parts
+
+
+@pytest.mark.parametrize(
+    'state',
+    [
+        (3, 'N', None, -1, -1, 0),  # NumPy's own dtype reads memory that is not there
+        (3,),
+        'text',
+    ],
+)
+def test_a_wrong_state_of_a_number_type_is_refused(state, tmp_path):
+    torch.save(dict(a=Built(np.dtype, ('f8', False, True), state)), tmp_path / 'dtype.pth')
+    with pytest.raises(UserFileError, match=r'numpy\.dtype with the state'):
+        read_checkpoint(tmp_path / 'dtype.pth')
+
+
+@pytest.mark.parametrize(
+    'state',
+    [
+        (1, (1 << 40,), np.dtype('f8'), False, b''),
+        (1, (2,), np.dtype('f8'), False, b'1234'),
+        (1, (2,), 'f8', False, bytes(16)),
+        (1, (-1, -1), np.dtype('f8'), False, bytes(16)),
+        (1,),
+        3,
+    ],
+)
+def test_a_wrong_state_of_an_array_is_refused(state, tmp_path):
+    make = np.zeros(1).__reduce__()[0]
+    torch.save(dict(a=Built(make, (np.ndarray, (0,), b'b'), state)), tmp_path / 'array.pth')
+    with pytest.raises(UserFileError):
+        read_checkpoint(tmp_path / 'array.pth')
+
+
+def test_arrays_that_were_read_are_saved_as_numpys_own(tmp_path):
+    arrays = dict(a=np.arange(6.0).reshape(2, 3), f=np.asfortranarray(np.ones((2, 3))), big=np.arange(3).astype('>i4'))
+    torch.save(arrays, tmp_path / 'a.pth')
+    read = read_checkpoint(tmp_path / 'a.pth')
+    assert all(np.array_equal(read[name], array) for name, array in arrays.items())
+    read['a'][0, 0] = 7
+    torch.save(dict(read, buffer=HistoryBuffer([1.0], [1])), tmp_path / 'b.pth')
+    again = torch.load(tmp_path / 'b.pth', weights_only=False)
+    assert type(again['a']) is np.ndarray and again['a'][0, 0] == 7
