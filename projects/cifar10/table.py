@@ -137,7 +137,10 @@ def _last_loss(runs: Dict[int, dict]) -> str:
 
 
 def spread(values) -> str:
+    """Mean and standard deviation; '' of no values."""
     values = list(values)
+    if not values:
+        return ''
     return f'{statistics.fmean(values):.2f}' + (f' ± {statistics.stdev(values):.2f}' if len(values) > 1 else '')
 
 

@@ -4,7 +4,6 @@
 Methods are compared seed by seed: the runs of a seed saw the same images.
 """
 
-import statistics
 import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
@@ -15,6 +14,7 @@ from mmrm.cli.options import Parser
 from mmrm.report import grids
 from mmrm.report.intervals import Difference, difference
 from mmrm.utils.errors import UserFileError, cli
+from projects.cifar10.table import difference_text, spread
 from projects.finetune.protocol import BATCH, CELLS, COMPARISONS, DECIDING, METHODS
 from projects.finetune.run import RESULTS, pilot_means, read_results
 
@@ -67,26 +67,14 @@ def dose(cell: str) -> str:
     return f'{cell}: {batches - 1} of {batches} batches of an epoch have a history to mix with'
 
 
-def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return ''
-    return f'{statistics.fmean(values):.2f}' + (f' ± {statistics.stdev(values):.2f}' if len(values) > 1 else '')
-
-
-def _difference(found: Optional[Difference]) -> str:
-    if found is None:
-        return ''
-    return f'{found.mean:+.2f}' + ('' if found.low is None else f' ({found.low:+.2f} to {found.high:+.2f})')
-
-
 def accuracy_lines(results: Sequence[dict]) -> List[List[str]]:
     """Images x epochs, seeds, then of each method its accuracy, and its difference to none."""
     lines = []
     for cell in CELLS:
         counts = [len(by_seed(results, cell, method)) for method in METHODS]
         if any(counts):
-            values = [_spread(list(by_seed(results, cell, method).values())) for method in METHODS]
-            others = [_difference(compare(results, cell, method)) for method in METHODS[1:]]
+            values = [spread(by_seed(results, cell, method).values()) for method in METHODS]
+            others = [difference_text(compare(results, cell, method)) for method in METHODS[1:]]
             lines.append([cell, str(min(counts)), *values, *others])
     return lines
 
@@ -96,8 +84,8 @@ def measure_lines(results: Sequence[dict]) -> List[List[str]]:
     return [
         [
             title,
-            *(_spread(list(by_seed(results, DECIDING, method, measure).values())) for method in METHODS),
-            *(_difference(compare(results, DECIDING, method, measure)) for method in METHODS[1:]),
+            *(spread(by_seed(results, DECIDING, method, measure).values()) for method in METHODS),
+            *(difference_text(compare(results, DECIDING, method, measure)) for method in METHODS[1:]),
         ]
         for measure, title in MEASURES.items()
     ]
