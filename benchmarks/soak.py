@@ -39,7 +39,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tests'))  # of tiny_run
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-os.environ['OMP_NUM_THREADS'] = '1'  # as the launcher sets it: more threads sum in another order
+os.environ.update(OMP_NUM_THREADS='1', MKL_NUM_THREADS='1')  # in every part: more threads sum in another order
 
 import mmrm.models  # noqa: F401, isort: skip
 import torch
@@ -439,7 +439,6 @@ def main() -> int:
     args = parser.parse_args()
     folder = args.keep.absolute() if args.keep else Path(tempfile.mkdtemp(prefix='soak-'))
     folder.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
     try:
         return soak(args, folder)
     finally:

@@ -24,7 +24,7 @@ from ..utils.config import checkpoint_out_dir, read_config
 from ..utils.errors import UserError, UserFileError, UserValueError
 from ..utils.files import RUN_LOCK, lock_holder, write_text
 from ..utils.paths import shipped
-from ..utils.processes import clock
+from ..utils.processes import clock, thread_variables
 from ..utils.saved import find_saved
 
 METRIC = 'accuracy/top1'
@@ -290,9 +290,8 @@ def end(processes: Iterable[subprocess.Popen]) -> None:
 def environments(jobs: int, gpus: int, cpu: bool) -> List[dict]:
     """The variables of each of ``jobs`` processes: its threads and how it keeps memory, or its GPUs and its port."""
     if cpu:
-        threads = os.environ.get('OMP_NUM_THREADS') or str(max(1, (os.cpu_count() or 1) // jobs))
         kept = {key: os.environ.get(key, value) for key, value in KEEP_MEMORY.items()}
-        return [dict(kept, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads) for _ in range(jobs)]
+        return [dict(kept, **thread_variables(jobs)) for _ in range(jobs)]
     if jobs == 1:
         return [{}]
     import torch

@@ -33,7 +33,7 @@ from ..utils import paths
 from ..utils.checkpoints import own_folder, read_checkpoint
 from ..utils.config import checkpoint_out_dir, datasets, read_config, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
-from ..utils.processes import RANK_VARIABLES, is_reporting_process, local_rank, print_once, warn
+from ..utils.processes import RANK_VARIABLES, is_reporting_process, local_rank, print_once, thread_variables, warn
 from ..utils.saved import parse_name
 from ..weights import check_placement
 from ..weights.runs import best_checkpoints, find_checkpoint, latest_checkpoint, saved_checkpoints
@@ -48,8 +48,8 @@ def launch(task: str, args: argparse.Namespace, argv: Sequence[str]) -> None:
     launching.torchrun_options(args.gpus)  # checks the environment variables
     (prepare_train if task == 'train' else prepare_test)(args)
     # One thread per process, as torchrun and mmengine choose (and warn about); processes on the CPU share its cores.
-    for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
-        os.environ.setdefault(name, str(max(1, os.cpu_count() // args.gpus) if device == 'cpu' else 1))
+    for name, threads in thread_variables(args.gpus if device == 'cpu' else os.cpu_count() or 1).items():
+        os.environ.setdefault(name, threads)
     script = paths.shipped() / 'tools' / f'{task}.py'
     launching.run(script, [*argv, '--launcher', 'pytorch'], args.gpus, saves=task == 'train')
 

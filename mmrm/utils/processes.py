@@ -5,7 +5,7 @@ import ctypes
 import os
 import signal
 import sys
-from typing import Set
+from typing import Dict, Set
 
 # Set by a launcher: the file to which its processes report (mmrm.engine.launch), and its process id.
 STATUS, PARENT = 'MMRM_STATUS', 'MMRM_PARENT'
@@ -33,6 +33,15 @@ def launched() -> bool:
 def is_reporting_process() -> bool:
     """Whether this process is the one of its node that prints what all of them know."""
     return local_rank() == 0 and not launched()
+
+
+def thread_variables(processes: int) -> Dict[str, str]:
+    """Each of ``processes`` on this CPU gets an equal share of its cores, or ``OMP_NUM_THREADS`` if that is set.
+
+    Both variables must be equal: torch prefers ``MKL_NUM_THREADS``, other libraries read ``OMP_NUM_THREADS``.
+    """
+    threads = os.environ.get('OMP_NUM_THREADS') or str(max(1, (os.cpu_count() or 1) // processes))
+    return dict(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
 
 
 def print_once(text: str) -> None:

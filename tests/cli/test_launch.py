@@ -107,8 +107,11 @@ def test_checks_run_in_the_launcher_and_the_options_are_passed_on_to_its_process
     seen = []
     for name in ('check_schedule', 'compare_classes', 'check_unused', 'check_work_dir'):
         monkeypatch.setattr(preflight, name, lambda *args, name=name: seen.append(name))
+    monkeypatch.setenv('OMP_NUM_THREADS', '3')
+    monkeypatch.delenv('MKL_NUM_THREADS')
     train.main([str(run[0]), '--gpus', '2', '--work-dir', str(run[1]), '--cfg-options', 'train_cfg.max_epochs=1'])
     assert len(seen) == 4
+    assert os.environ['MKL_NUM_THREADS'] == '3'  # torch would prefer it to the user's own number
     ((script, argv, processes),) = started
     assert script.samefile(paths.shipped() / 'tools' / 'train.py') and processes == 2
     args = train.parser().parse_args(argv)
