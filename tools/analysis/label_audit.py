@@ -22,6 +22,7 @@ from torchvision.transforms import RandomResizedCrop
 import mmrm.models  # noqa: F401  registers RecursiveMix
 from mmrm.cli.options import natural, positive
 from mmrm.core import RecursiveMix, mix_labels, sample_box, sample_lambda
+from mmrm.datasets.images import EXTENSIONS
 from mmrm.models.regularisers.puzzlemix import import_gco, puzzle_mix
 from mmrm.report import grids
 from mmrm.report.intervals import difference
@@ -114,7 +115,8 @@ def read_sources(data: Path, images: str, masks: str, values: Sequence[int], sid
     folder = data / masks
     listed = folder.parent / 'trainval.txt'
     if listed.is_file():
-        names = [line.split()[0] for line in listed.read_text().splitlines() if line and not line.startswith('#')]
+        lines = listed.read_text().splitlines()
+        names = [line.split()[0] for line in lines if line.strip() and not line.startswith('#')]
     else:
         names = sorted(path.stem for path in folder.glob('*.png') if not path.name.startswith('.'))
     if len(names) < BATCH:
@@ -122,14 +124,17 @@ def read_sources(data: Path, images: str, masks: str, values: Sequence[int], sid
             f'{folder} has {len(names)} masks (.png), at least {BATCH} are needed. '
             f'--masks names their folder in DATA. {PETS}'
         )
+    photographs = (data / images).glob('*')
+    files = {path.stem: path for path in photographs if path.suffix.lower() in EXTENSIONS}
     sources = []
     for name in names:
         mask = cv2.imread(str(folder / f'{name}.png'), cv2.IMREAD_UNCHANGED)
         if mask is None or mask.ndim != 2:
-            raise UserFileError(f'{folder / name}.png must be a readable mask of one channel.')
+            by = f', as {listed} names it' if listed.is_file() else ''
+            raise UserFileError(f'{folder / name}.png must be a readable mask of one channel{by}.')
         scale = min(1, side / min(mask.shape))
         mask = cv2.resize(mask, None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
-        sources.append(Source(data / images / f'{name}.jpg', np.isin(mask, values)))
+        sources.append(Source(files.get(name, data / images / f'{name}.jpg'), np.isin(mask, values)))
     if not any(source.mask.any() for source in sources):
         raise UserValueError(
             f'no mask of {folder} has a pixel of the values {values}: --values names those of the object.'
@@ -150,6 +155,11 @@ def crop(source: Source, size: int, least: float, photograph: bool = False) -> T
         image = source.image if isinstance(source.image, np.ndarray) else cv2.imread(str(source.image))
         if image is None:
             raise UserFileError(f'{source.image} cannot be read. --images names the folder of photographs in DATA.')
+        (rows, columns), sides = source.mask.shape, image.shape[:2]
+        if abs(rows * sides[1] - columns * sides[0]) > sum(sides):  # more than a pixel of the mask, which was shrunk
+            raise UserFileError(
+                f'{source.image} has {sides[1]} x {sides[0]} pixels; its mask has other proportions and must cover it.'
+            )
         image = cut(cv2.resize(image, source.mask.shape[::-1], interpolation=cv2.INTER_AREA), cv2.INTER_AREA)
     return cut(source.mask.astype(np.uint8), cv2.INTER_NEAREST), image
 
@@ -240,6 +250,8 @@ def audit(
         for name, values in results.items():
             with seeded(seed):
                 labels, visible = trace(name, batches)
+            if not len(labels):
+                raise UserValueError(f'count={count}, seeds={seeds}: {name} mixed no image; raise count.')
             values.append([round(value, 3) for least in (0, least_pixels) for value in compare(labels, visible, least)])
     return results
 
@@ -272,7 +284,7 @@ def table(results: dict) -> Tuple[List[str], List[List[str]]]:
     rows = []
     for name, runs in results['methods'].items():
         cells = []
-        for values in zip(*runs):
+        for values in zip(*runs, strict=True):
             found = difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0))
             cells.append(f'{found.mean:.1f}' + ('' if found.high is None else f' ± {found.high - found.mean:.1f}'))
         rows.append([name, *cells])
@@ -363,9 +375,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     form = table_format(args.out, args.overwrite, args.format)
     if args.data.suffix == '.json':
         try:
-            results = json.loads(args.data.read_text())
-        except (OSError, ValueError) as error:
-            raise UserFileError(f'{args.data} cannot be read as a file of results: {error}') from None
+            shown = table(json.loads(args.data.read_text()))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserFileError(f'{args.data} is not a file that --results wrote: {error!r}') from None
     else:
         if not 0 < args.crop <= 1:
             raise UserValueError(f'--crop {args.crop:g} must be above 0 and at most 1.')
@@ -377,12 +389,14 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         settings = dict(
             count=args.count, seeds=args.seeds, size=args.size, least_crop=args.crop, least_pixels=args.least_pixels
         )
-        results = dict(settings=dict(settings, masks=len(sources)), methods=audit(sources, **settings))
+        if args.figure:  # first: it takes seconds
+            print(figures.save(draw(sources, least_crop=args.crop), args.figure, args.overwrite))
+        methods = audit(sources, **settings)
+        results = dict(settings=dict(settings, masks=len(sources), values=args.values), methods=methods)
         if args.results:
             print(write_text(args.results, json.dumps(results, indent=1) + '\n', args.overwrite))
-        if args.figure:
-            print(figures.save(draw(sources, least_crop=args.crop), args.figure, args.overwrite))
-    write_table(grids.render(form, *table(results), right=range(1, 5)), args.out, args.overwrite)
+        shown = table(results)
+    write_table(grids.render(form, *shown, right=range(1, 5)), args.out, args.overwrite)
 
 
 if __name__ == '__main__':
