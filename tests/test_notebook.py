@@ -6,14 +6,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from mmrm.report.published import TABLES
 from mmrm.report.results import read_results
 from mmrm.report.runs import read_run, sessions
+from tools.analysis import efficiency
 
-nbformat = pytest.importorskip('nbformat')
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / 'notebooks' / 'reproduce_cifar100.ipynb'
 ROW = 'resnet18_2xb64_cifar100'
@@ -40,23 +41,84 @@ class TinyCIFAR100(BaseDataset):
 """
 
 
-def test_notebook_is_valid_and_names_the_published_numbers():
-    notebook = nbformat.read(NOTEBOOK, 4)
-    nbformat.validate(notebook)
-    assert not any(cell.get('outputs') or cell.get('execution_count') for cell in notebook.cells)
+def cells():
+    return [dict(cell, source=''.join(cell['source'])) for cell in json.loads(NOTEBOOK.read_text())['cells']]
+
+
+def test_notebook_is_valid():
+    nbformat = pytest.importorskip('nbformat')
+    nbformat.validate(nbformat.read(NOTEBOOK, 4))
+    assert not any(cell.get('outputs') or cell.get('execution_count') for cell in cells())
+
+
+def test_notebook_names_the_published_numbers():
     published = {
         row.configs[0].split('/')[1]: row.published[0]
         for row in TABLES['cifar100'].rows
         if row.configs and row.configs[0].endswith(f'/{ROW}.py')
     }
-    text = notebook.cells[0].source
+    text = cells()[0]['source']
     assert all(f'**{published[method]:.2f}**' in text for method in ('baseline', 'cutmix', 'rm'))
-    readme = (ROOT / 'README.md').read_text()
-    assert 'notebooks/reproduce_cifar100.ipynb' in readme
+
+
+def test_estimated_hours_come_from_counted_operations():
+    config = f'configs/rm/{ROW}.py'
+    multiply_adds = efficiency.measure([config], rounds=0, memory=False)[config].flops
+    operations = 2 * multiply_adds * 200 * (3 * 50_000 + 10_000)
+    t4, a100 = (operations / (peak / 3) / 3600 for peak in (8.1e12, 19.5e12))
+    text, readme = cells()[0]['source'], (ROOT / 'README.md').read_text()
+    assert f'{t4:.1f} hours a run on a T4, {a100:.1f} on an A100' in text
+    assert f'{operations:.1e}'.replace('+', '') in text and f'{multiply_adds / 1e9:.2f} G multiply-adds' in text
+    assert (
+        f"notebooks/reproduce_cifar100.ipynb) trains CIFAR-100's on any GPU, about {t4:.1f} T4 hours per run" in readme
+    )
+
+
+@pytest.fixture
+def set_up(tmp_path, monkeypatch):
+    """The cell that sets up, run in a folder with other settings; returns its variables."""
+    (source,) = [cell['source'] for cell in cells() if 'REPOSITORY' in cell['source'] and 'import' in cell['source']]
+    monkeypatch.setattr(sys, 'path', [*sys.path])
+    monkeypatch.delitem(sys.modules, 'google.colab', raising=False)
+
+    def run(**settings):
+        monkeypatch.chdir(tmp_path)
+        names = dict(dict(REPOSITORY='', FOLDER='work_dirs', INSTALL=False), **settings)
+        exec(source, names)
+        return names
+
+    return run
+
+
+def test_set_up_clones_what_repository_names(set_up, tmp_path):
+    with pytest.raises(SystemExit, match='set REPOSITORY'):
+        set_up()
+    (tmp_path / 'source' / 'tools').mkdir(parents=True)
+    (tmp_path / 'source' / 'tools' / 'train.py').touch()
+    git = ['git', '-C', str(tmp_path / 'source'), '-c', 'user.name=a', '-c', 'user.email=a@b.c']
+    for words in (['init', '-q'], ['add', '.'], ['commit', '-qm', 'all']):
+        subprocess.run([*git, *words], check=True)
+    names = set_up(REPOSITORY=str(tmp_path / 'source'))
+    assert Path.cwd() == names['code'] == tmp_path / 'mmrm' and (names['code'] / 'tools' / 'train.py').is_file()
+    assert set_up()['code'] == tmp_path / 'mmrm'  # again, in the same runtime
+
+
+def test_on_colab_the_drive_is_mounted_or_a_folder_that_is_lost_is_named(set_up, tmp_path, monkeypatch, capsys):
+    mounted = []
+    drive = SimpleNamespace(mount=mounted.append)
+    monkeypatch.setitem(sys.modules, 'google', SimpleNamespace())
+    monkeypatch.setitem(sys.modules, 'google.colab', SimpleNamespace(drive=drive))
+    (tmp_path / 'mmrm' / 'tools').mkdir(parents=True)
+    (tmp_path / 'mmrm' / 'tools' / 'train.py').touch()
+    set_up(FOLDER='/content/drive/MyDrive/mmrm')
+    assert mounted == ['/content/drive'] and not capsys.readouterr().out
+    set_up(FOLDER='work_dirs')
+    assert 'work_dirs is lost when this runtime ends' in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_notebook_resumes_a_killed_run_and_writes_the_results(tmp_path, monkeypatch):
+    nbformat = pytest.importorskip('nbformat')
     from nbclient import NotebookClient
 
     (tmp_path / 'tiny_cifar.py').write_text(TINY)
@@ -87,7 +149,7 @@ def test_notebook_resumes_a_killed_run_and_writes_the_results(tmp_path, monkeypa
         FOLDER=str(tmp_path / 'runs'),
         METHODS=['baseline', 'rm'],
         SEEDS=[0],
-        NAME=str(tmp_path / 'mine'),
+        NAME='mine',
         INSTALL=False,
         OPTIONS=options,
         ARGUMENTS=['--device', 'cpu'],
@@ -101,8 +163,8 @@ def test_notebook_resumes_a_killed_run_and_writes_the_results(tmp_path, monkeypa
     client.execute()
     shown = ''.join(output.get('text', '') for output in notebook.cells[-2].outputs)
     assert '18.64' in shown and '2 of 200' not in shown
-    runs = read_results(tmp_path / 'mine.json')
+    runs = read_results(tmp_path / 'runs' / 'mine.json')
     assert {config.split('/')[1] for config in runs} == {'baseline', 'rm'}
     assert read_run(folder).finished and sorted(read_run(folder).validations) == [1, 2]
     assert len(sessions(folder)) == 2  # the killed one and the one that resumed it
-    assert json.loads((tmp_path / 'mine.json').read_text())['runs'][0]['length'] == 2
+    assert json.loads((tmp_path / 'runs' / 'mine.json').read_text())['runs'][0]['length'] == 2
