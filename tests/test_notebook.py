@@ -67,7 +67,7 @@ def test_estimated_hours_come_from_counted_operations():
     operations = 2 * multiply_adds * 200 * (3 * 50_000 + 10_000)
     t4, a100 = (operations / (peak / 3) / 3600 for peak in (8.1e12, 19.5e12))
     text, readme = cells()[0]['source'], (ROOT / 'README.md').read_text()
-    assert f'{t4:.1f} hours a run on a T4, {a100:.1f} on an A100' in text
+    assert f'{t4:.1f} hours per run on a T4, {a100:.1f} on an A100' in text
     assert f'{operations:.1e}'.replace('+', '') in text and f'{multiply_adds / 1e9:.2f} G multiply-adds' in text
     assert (
         f"notebooks/reproduce_cifar100.ipynb) trains CIFAR-100's on any GPU, about {t4:.1f} T4 hours per run" in readme
