@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from ..utils.errors import UserFileError, UserValueError, abbreviate
+from ..utils.errors import UserFileError, UserValueError, abbreviate, check_names
 from ..utils.paths import home, show_path
 from . import grids
 from .configs import differences_to, other_data, read_shipped
@@ -271,20 +271,17 @@ def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
     rows = [row for table in TABLES.values() for row in table.rows]
     known = {path for row in rows for _, folders in _places(row, root) for path in folders}
     unknown = [each for each in found if each not in known and not STUDIES.match(f'{each.relative_to(root)}/')]
-    if not unknown:
-        return []
-    return [
+    note = (
         f'{len(unknown)} of the {len(found)} runs in {show_path(root)} are not at the place of a row '
         f'(<regulariser>/<config name>[/seed<N>]): {abbreviate(map(show_path, unknown))}. '
         'Assign a run at another place by --run CONFIG=FOLDER.'
-    ]
+    )
+    return [note] if unknown else []
 
 
 def choose_tables(names: Sequence[str]) -> List[str]:
     """``names``, or all tables; raises for an unknown name."""
-    for name in names:
-        if name not in TABLES:
-            raise UserValueError(f'unknown table {name!r}; allowed: {", ".join(TABLES)}')
+    check_names('table', names, TABLES)
     return list(dict.fromkeys(names)) or list(TABLES)
 
 
@@ -296,10 +293,7 @@ def parse_given(pairs: Sequence[str]) -> Dict[str, List[RunLog]]:
         config, _, folder = pair.partition('=')
         config = next((each for each in known if each in (config, f'configs/{config}', f'{config}.py')), config)
         if config not in known or not folder:
-            raise UserValueError(
-                f'--run {pair}: CONFIG=FOLDER is allowed, with a config that is in one of the tables '
-                '(configs/<regulariser>/<name>.py).'
-            )
+            raise UserValueError(f'--run {pair}: CONFIG=FOLDER is allowed, with a config of a table (configs/*/*.py).')
         given.setdefault(config, []).append(read_run(folder))
     return given
 
@@ -386,9 +380,7 @@ def explain(table: Table) -> str:
     runs = f', mean of {table.runs} runs' if table.runs > 1 else ''
     kind = 'best over epochs' if table.reported == 'best' else 'last epoch'
     first = METRICS[table.metrics[0]].header
-    return (
-        f'* what the paper reports ({kind}{runs}) and the difference refers to; best: the epoch with the best {first}.'
-    )
+    return f'* what the paper reports ({kind}{runs}) and differences refer to; best: the epoch with the best {first}.'
 
 
 def _source_lines(filled: List[Filled]) -> List[str]:

@@ -57,15 +57,36 @@ def test_results_hold_no_folder_and_those_on_other_data_are_left_out(saved, tmp_
     'change, words',
     [
         (dict(format=2), 'format 2 instead of 1'),
-        (dict(runs=[dict(config='configs/rm/x.py')]), 'seed'),
-        (dict(runs=[dict(config='configs/rm/x.py', seed=0, validations={})]), 'max'),
+        (dict(runs=None), 'runs must be of type list, but is None'),
+        (dict(config='configs/rm/x.py'), "run 2: config 'configs/rm/x.py' is not a shipped one"),
+        (dict(seed=None), 'run 2: seed must be of type int, but is None'),
+        (dict(seed=1.5), 'run 2: seed must be of type int, but is 1.5'),
+        (dict(validations={}), r'run 2: max\(\)'),
+        (dict(validations=[90.0]), 'run 2: validations must be of type dict'),
+        (dict(data=3), 'run 2: '),
+        (dict(data=dict(train=50000)), 'run 2: '),
+        (dict(settings=dict(model='resnet')), "run 2: model must be of type dict, but is 'resnet'"),
+        (dict(settings=dict(custom_hooks=1)), 'run 2: custom_hooks must be of type list, but is 1'),
+        (dict(hours='long'), 'run 2: could not convert'),
     ],
 )
 def test_a_file_of_another_kind_is_refused(saved, tmp_path, change, words):
-    other = tmp_path / 'other.json'
-    other.write_text(json.dumps({**json.loads(saved[0].read_text()), **change}))
+    content, other = json.loads(saved[0].read_text()), tmp_path / 'other.json'
+    (content if set(change) & {'format', 'runs'} else content['runs'][1]).update(change)
+    other.write_text(json.dumps(content))
     with pytest.raises(UserFileError, match=words):
         read_results(other)
+
+
+def test_a_file_of_results_cannot_name_a_script_to_run(saved, tmp_path):
+    script = tmp_path / 'script.py'
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    content = json.loads(saved[0].read_text())
+    content['runs'][0]['config'] = str(script)
+    saved[0].write_text(json.dumps(content))
+    with pytest.raises(UserFileError, match='is not a shipped one'):
+        read_results(saved[0])
+    assert not (tmp_path / 'ran').exists()
 
 
 def test_without_runs_nothing_is_saved(tmp_path, monkeypatch, capsys):
