@@ -2,14 +2,20 @@
 
 import functools
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 from zoo_run import call_main
 
+from mmrm.report import grids
 from mmrm.utils.errors import UserFileError
 from projects.cifar10 import table as experiment
+from projects.cifar10.run import read_results
+
+PROJECT = Path(experiment.__file__).parent
 
 BASE, RM = [60.1, 61.4, 59.0, 60.8, 62.0], [62.0, 62.5, 62.2, 61.9, 64.4]
 
@@ -121,3 +127,19 @@ def test_the_tool_prints_follow_ups_after_the_table(file, tmp_path, tool):
     ):
         code, _, error = tool(*words)
         assert code == 2 and message in error
+
+
+def test_published_tables_are_those_of_the_files():
+    page = (PROJECT / 'README.md').read_text().splitlines()
+    results = read_results(PROJECT / 'experiment.jsonl')
+    others = {path.stem: read_results(path) for path in sorted(PROJECT.glob('follow_ups/*.jsonl'))}
+    tables = (
+        (experiment.HEADERS, experiment.table_lines(results)),
+        (experiment.FOLLOW_UP_HEADERS, experiment.follow_up_lines(results, others)),
+    )
+    wanted = [line for table in tables for line in grids.render('markdown', *table) if '---' not in line]
+    for sentence in experiment.comparisons(results):
+        names, difference, seeds = re.fullmatch(r'(.*): (.*) \((\d+) seeds\)', sentence).groups()
+        if names.startswith('RM to '):
+            wanted.append(f'| {names[6:]} | {difference} | {seeds} |')
+    assert len(wanted) == 16 and not [line for line in wanted if line not in page]
