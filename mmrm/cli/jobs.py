@@ -252,7 +252,6 @@ def run_all(
                 break
             for run in begun:
                 waiting.remove(run)
-                log(f'{run.name}: started')
                 try:
                     process = begin(run, free[0])
                 except (OSError, UserError) as error:
@@ -260,6 +259,7 @@ def run_all(
                 if isinstance(process, str):
                     note(run, process)
                 else:
+                    log(f'{run.name}: started')
                     running[process] = (run, free.pop(0))
             for process in [process for process in running if process.poll() is not None]:
                 run, place = running.pop(process)

@@ -89,6 +89,9 @@ def test_jobs_run_side_by_side_and_log_their_progress(runs, gate):
     assert set(states.values()) == {'finished'} and all(run.finished() for run in runs)
     assert lines[:2] == ['unshared: started', 'shared: started'] and 'shared: finished at 30' in lines
     assert '0 of 6 epochs, time left unknown: unshared 0/3, shared 0/3' in lines
+    lines.clear()
+    jobs.run_all(runs, 2, True, log)
+    assert lines == ['unshared: finished', 'shared: finished']  # and not: started
 
 
 def test_a_run_waits_for_another_and_is_given_up_if_that_fails(runs):
