@@ -314,6 +314,11 @@ def _bad_zip(path: Path) -> str:
             unpacked = sum(entry.file_size for entry in entries)
             if unpacked > FACTOR * size + SMALL:  # torch.save does not compress at all
                 return f'is refused: its {size / 1e6:,.1f} MB would unpack to {unpacked / 1e6:,.1f} MB.'
+            # torch does not fill the tensors of a part that is marked as a folder or as empty: they would hold whatever
+            # was in memory before.
+            folders = [e.filename for e in entries if e.external_attr & 0x10 or (e.file_size and not e.compress_size)]
+            if folders:
+                return f'is damaged: its part {folders[0].partition("/")[2]} has no content. Copy it again.'
             if not any(entry.CRC for entry in entries):  # saved after torch.serialization.set_crc32_options(False)
                 return ''
             part = (_once(path, 'crc', archive.testzip) or '').partition('/')[2]

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs 
 import numpy as np
 import torch
 
+from mmrm.cli.init import rename_by_shape
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.errors import UserFileError, cli
 from mmrm.utils.files import write_text
@@ -52,17 +53,11 @@ def pilot_lists(images: Sequence[Tuple[str, int]]) -> Dict[str, List[Tuple[str, 
     return parts
 
 
-def convert(given: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
+def convert(given: Dict[str, torch.Tensor], source: Path) -> Dict[str, torch.Tensor]:
     """The weights under the names of mmpretrain's TIMMBackbone. Both libraries list the same tensors in one order."""
     import timm
 
-    wanted = timm.create_model('tf_efficientnet_lite0').state_dict()
-    counts = {name for name in wanted if name.endswith('num_batches_tracked')}
-    given = {name: tensor for name, tensor in given.items() if not name.endswith('num_batches_tracked')}
-    names = [name for name in wanted if name not in counts]
-    if [tuple(wanted[name].shape) for name in names] != [tuple(tensor.shape) for tensor in given.values()]:
-        raise UserFileError('the weights do not have the shapes of tf_efficientnet_lite0, in its order.')
-    tensors = dict(zip(names, given.values()), **{name: wanted[name] for name in counts})
+    tensors = rename_by_shape(given, timm.create_model('tf_efficientnet_lite0').state_dict(), (), str(source))
     return {f'timm_model.{name}': tensor.contiguous() for name, tensor in tensors.items() if 'classifier' not in name}
 
 
@@ -76,7 +71,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
     images = read_list(args.folder, 'trainval.txt')
     lists = {'trainval.txt': images, 'test.txt': read_list(args.folder, 'test.txt'), **pilot_lists(images)}
-    tensors = convert(read_checkpoint(args.weights))
+    tensors = convert(read_checkpoint(args.weights), args.weights)
     out = args.folder / 'mmrm'
     out.mkdir(exist_ok=True)
     for name, rows in lists.items():

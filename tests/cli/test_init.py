@@ -290,6 +290,16 @@ def test_weights_of_timm(init, here, monkeypatch):
     torch.save(create('mobilenetv3_small_050').state_dict(), 'theirs.pth')
     code, out, error = init('--network', 'timm/mobilenetv3_small_050', '--weights', 'theirs.pth', '--out', 'mobile.py')
     assert code == 0 and 'with it     mobile_timm.pth, mobile_train.txt' in out, error
+    given = torch.load('theirs.pth').items()
+    renamed = {f'{n}.{key.rpartition(".")[2]}': tensor for n, (key, tensor) in enumerate(given)}
+    torch.save(renamed, 'renamed.pth')
+    code, out, error = init('--network', 'timm/mobilenetv3_small_050', '--weights', 'renamed.pth', '--out', 'other.py')
+    assert code == 0 and 'renamed.pth names its tensors differently; all' in out, error
+    first, second = (torch.load(f'{name}_timm.pth') for name in ('mobile', 'other'))
+    assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+    torch.save(dict(list(renamed.items())[1:]), 'fewer.pth')
+    code, out, error = init('--network', 'timm/mobilenetv3_small_050', '--weights', 'fewer.pth', '--out', 'none.py')
+    assert code == 2 and '--weights fewer.pth: ' in error and 'of the network are not in it: conv_stem.weight' in error
     argv = ('--network', 'timm/vit_tiny_patch16_224', '--size', 224, '--method', 'cutmix', '--out', 'vit.py')
     code, out, error = init(*argv)
     assert code == 0 and 'timm/vit_tiny_patch16_224 from' in out, error

@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import shlex
+import struct
 import tarfile
 import zipfile
 from pathlib import Path
@@ -59,6 +60,17 @@ def script() -> bytes:
     return stream.getvalue()
 
 
+def without_content(offset: int, value: int) -> bytes:
+    """A file whose first tensor torch would leave as the memory was: it is marked as a folder, or as empty."""
+    torch.serialization.set_crc32_options(False)
+    try:
+        data = bytearray(saved(weights()))
+    finally:
+        torch.serialization.set_crc32_options(True)
+    struct.pack_into('<I', data, data.rindex(b'PK\1\2', 0, data.rindex(b'data/0')) + offset, value)
+    return bytes(data)
+
+
 LARGE, SHARED = {str(i): torch.randn(40, 40) for i in range(9)}, torch.zeros(500_000)
 BOMB = dict(state_dict={'a.weight': torch.ones(3), 'b.weight': torch.zeros(1).expand(10**6, 10**6)})
 WRONG = {
@@ -75,6 +87,8 @@ WRONG = {
     'half.pth': (lambda: saved(LARGE)[:30_000], 'is truncated'),
     'old.pth': (lambda: saved(LARGE, _use_new_zipfile_serialization=False)[:30_000], 'is truncated'),
     'archive.pth': (other_zip, r'is a zip file, but not one of torch\.save'),
+    'folder.pth': (lambda: without_content(38, 0x10), 'is damaged: its part data/0 has no content'),
+    'hollow.pth': (lambda: without_content(20, 0), 'is damaged: its part data/0 has no content'),
     'script.pth': (script, 'is a TorchScript program'),
     'bomb.pth': (lambda: saved(BOMB), r'is refused: .* state_dict\.b\.weight alone 4,000,000\.0 MB'),
     'shared.pth': (lambda: saved([SHARED[:] for _ in range(1000)]), r'is refused: its tensors would take 2,000\.0 MB'),
