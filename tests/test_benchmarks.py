@@ -1,6 +1,8 @@
 """The benchmarks at small scale: they run to their tables and find what is wrong. Their timings mean nothing here."""
 
-import importlib
+import importlib.util
+import subprocess
+import sys
 
 import cv2
 import numpy as np
@@ -32,6 +34,7 @@ def run(monkeypatch, capsys):
 SMALL = {
     'scaling': ('--batches 2 --sizes 32 --classes 10 20 --channels 8 --rounds 2', ['RM adds', 'share_fc', '20']),
     'cost': ('--batch 2 --size 32 --classes 10 --depth 18 --rounds 1', ['RM in all', 'baseline step']),
+    'regularisers': ('--depth 18 --size 32 --batch 2 --rounds 1', ['Baseline', '+ RM', '+ Manifold Mixup']),
     'loop': ('--rounds 1 --steps 2 --float32', ['baseline', 'rm']),
     'on_gpu': (
         '--device cpu --quick',
@@ -54,6 +57,13 @@ def test_killed_runs_end_like_the_uninterrupted_one(processes, run, tmp_path):
     options = f'--kills 8 --kills-per-run 4 --images 24 --processes {processes} --seed {processes} --keep {tmp_path}'
     code, printed = run('soak', *options.split())
     assert code == 0 and '8 kills in' in printed and '0 runs differ' in printed, printed
+
+
+@pytest.mark.slow
+def test_changed_files_are_read_or_refused():
+    script = importlib.util.find_spec('benchmarks.fuzz_readers').origin
+    done = subprocess.run([sys.executable, script, '--minutes', '0.1'], capture_output=True, text=True)
+    assert done.returncode == 0 and 'refused' in done.stdout, done.stdout + done.stderr
 
 
 def test_input_speed_compares_the_pipelines(run, tmp_path, capsys):

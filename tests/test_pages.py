@@ -1,4 +1,4 @@
-"""Every command on a page parses: its script has these options. Numbers of a summary are those of the studies."""
+"""Commands and Python on the pages: options exist, and a test runs each or its comment says what it needs."""
 
 import argparse
 import json
@@ -8,10 +8,16 @@ import runpy
 import shlex
 import statistics
 import sys
-import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from mmengine.registry import HOOKS
+
+import mmrm
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -21,19 +27,76 @@ PAGES = [
     ROOT / 'benchmarks' / 'README.md',
 ]
 SHELL = re.compile(r'^```(?:bash|shell)\n(.*?)^```', re.M | re.S)
+PYTHON = re.compile(r'^```python\n(.*?)^```', re.M | re.S)
 # What a loop of a page puts in $models.
 MODELS = '--model RM configs/rm/resnet18-w16_1xb64_cifar10-250.py weights.pth'
 SCRIPTS = {'tools/dist_train.sh': 'train', 'tools/dist_test.sh': 'test'}
+NEEDS = re.compile(r'# needs (?:a GPU|\d* ?GPUs|Slurm|the network|openmim|CIFAR-100?|COCO)\b')
+SETUP = re.compile(r'\s*(?:\w+=("[^"]*"|\S*|\$\(.*)|\w+=\$\w+; .*|models=.*|for .*|echo .*|done.*)')
+# What runs a command or a block of Python: the first pattern that it contains counts. test_your_images.py runs other
+# commands as they are, test_python_of_a_page_runs other Python.
+RUN_BY = {
+    'tools/setup_env.sh|pytest tests': 'tests/run.sh',
+    'tests/run.sh': '.github/workflows/tests.yml',
+    'demo.sh|demo/run.py': 'tests/projects/test_demo.py::test_the_quick_demo_end_to_end_and_what_is_done_stays',
+    'mmrm compare': 'tests/cli/test_compare.py::test_methods_are_trained_and_compared',
+    'mixed_batches.py': 'tests/analysis/test_tools.py::test_mixed_batches_and_cut_or_resize',
+    'photos': 'tests/test_your_images.py::test_a_step_of_the_page',
+    'data/imagenet': 'tests/test_readme.py::test_archives_of_imagenet_unpack_as_data_md_says',
+    'get_cifar10.py': 'tests/datasets/test_cifar.py::test_package_becomes_a_data_set_once',
+    'check.py|mmrm check': 'tests/cli/test_check.py::test_a_cell_that_is_ready',
+    'cifar10/run.py': 'tests/projects/test_cifar10_study.py::test_command_runs_missing_results_and_writes_each',
+    'transfer/run.py': 'tests/projects/test_transfer.py::test_a_fine_tuning_runs_to_its_result',
+    'finetune/(?:prepare|run).py': 'tests/projects/test_finetune.py::test_mmrm_compare_takes_every_setting',
+    'finetune/table.py': 'tests/projects/test_finetune_measures.py::test_the_table_is_printed',
+    'mmrm report': 'tests/report/test_page.py::test_the_command_writes_the_page_and_replaces_only_its_own',
+    '--save|--results': 'tests/report/test_results.py::test_a_table_of_results_is_that_of_the_runs',
+    'classifier authors': 'tests/weights/test_export.py::test_the_authors_networks_have_the_same_logits_in_mmpretrain',
+    'label_audit.py': 'tests/analysis/test_label_audit.py::test_every_method_runs_on_a_folder_of_masks',
+    'effective_classes.py': 'tests/analysis/test_tools.py::test_effective_classes',
+    'efficiency.py': 'tests/analysis/test_tools.py::test_efficiency',
+    'sweep_curves.py': 'tests/analysis/test_tools.py::test_sweep_curves',
+    'curve.py work': 'tests/analysis/test_authors_curve.py::test_the_script_prints_its_line_and_draws_the_curves',
+    'soak.py': 'tests/test_benchmarks.py::test_killed_runs_end_like_the_uninterrupted_one',
+    'input_speed.py': 'tests/test_benchmarks.py::test_input_speed_compares_the_pipelines',
+    'fuzz_mixing.py': 'tests/test_benchmarks.py::test_random_settings_agree_with_the_slow_reference',
+    'fuzz_readers.py': 'tests/test_benchmarks.py::test_changed_files_are_read_or_refused',
+    'benchmarks/': 'tests/test_benchmarks.py::test_benchmark_runs',
+    'fully_shard': 'tests/test_loops.py::test_static_graphs_and_sharded_weights_train_as_ddp',
+    'compile = True': 'tests/engine/test_compiled.py::test_compile_in_a_config_trains_as_without_it',
+    'torch.compile': 'tests/test_wrapper.py::test_compiled_wrapper_is_one_graph_for_all_boxes',
+    'build_encoder': 'tests/models/test_stylecutmix.py::test_distances_compare_the_mean_styles_of_classes',
+    'onnxruntime': 'tests/cli/test_export_command.py::'
+    'test_a_program_has_the_same_logits_for_any_number_of_images_and_says_what_goes_in',
+    'transformers.Auto': 'tests/cli/test_export_command.py::'
+    'test_transformers_loads_the_folder_offline_and_has_the_same_logits',
+    'Inferencer': 'tests/test_inferencers.py::test_an_inferencer_predicts_with_the_weights_of_the_checkpoint',
+    'get_model': 'tests/weights/test_registry.py::test_get_model_from_a_config_and_a_run',
+}
 
 
 def lines(page):
-    """The commands of a page's blocks of shell, and the scripts in backticks."""
+    """The commands of a page: the lines of its blocks of shell, and the scripts in backticks."""
     text = page.read_text(encoding='utf-8')
     for block in SHELL.findall(text):
         for name, value in [*re.findall(r'^(\w+)="([^"$]*)"$', block, re.M), ('models', MODELS)]:
             block = block.replace(f'${name}', value)
-        yield from block.replace('\\\n', ' ').splitlines()
-    yield from re.findall(r'`(python (?:tools|benchmarks|projects)/[^`]*)`', SHELL.sub('', text))
+        yield from (line for line in block.replace('\\\n', ' ').splitlines() if not SETUP.fullmatch(line))
+    yield from re.findall(r'`((?:python (?:tools|benchmarks|projects)/|mmrm \w+ )[^`|]*)`', SHELL.sub('', text))
+
+
+def runner(text):
+    """What runs a command or a block, or None."""
+    return next((test for pattern, test in RUN_BY.items() if re.search(pattern, text)), None)
+
+
+def as_they_are(page):
+    """The commands of a page that need nothing and are in no other test."""
+    return [line for line in lines(page) if not NEEDS.search(line) and not runner(line)]
+
+
+# The page of the study that is running stays as it is.
+AS_THEY_ARE = {page: found for page in PAGES if page.parent.name != 'finetune' and (found := as_they_are(page))}
 
 
 def commands(page):
@@ -61,10 +124,6 @@ class Parsed(BaseException):
     """The command line was read."""
 
 
-def test_pages_have_commands():
-    assert len(CASES) > 60 and len({program for program, _ in CASES}) > 20
-
-
 @pytest.mark.parametrize('program, words', CASES)
 def test_command_parses(program, words, monkeypatch, capsys):
     def parse(self, *args, **kwargs):
@@ -84,6 +143,15 @@ def test_command_parses(program, words, monkeypatch, capsys):
                 runpy.run_path(str(ROOT / program), run_name='__main__')
     except SystemExit as error:  # argparse's own
         assert error.code == 0, capsys.readouterr().err
+
+
+def test_every_command_is_run_or_says_what_it_needs():
+    assert not [line for found in AS_THEY_ARE.values() for line in found if line.split()[0] not in ('mmrm', 'python')]
+    for test in RUN_BY.values():
+        file, _, name = test.partition('::')
+        assert name in re.findall(r'^def (\w+)', (ROOT / file).read_text(encoding='utf-8'), re.M) or not name
+    texts = [text for page in PAGES for text in (*lines(page), *PYTHON.findall(page.read_text(encoding='utf-8')))]
+    assert {runner(text) for text in texts} >= {*RUN_BY.values()}
 
 
 def test_measured_rows_are_those_of_the_studies():
@@ -133,12 +201,10 @@ def test_published_rows_are_those_of_the_paper():
 
 
 def python_names(page):
-    """Dotted names of mmrm on a page, and its imports from mmrm; of the migration tables the last column."""
+    """Dotted names of mmrm on a page; of the migration tables the last column."""
     text = page.read_text(encoding='utf-8')
     if page.stem == 'migration':
         text = '\n'.join(line.split(' | ')[-1] for line in text.splitlines())
-    for module, names in re.findall(r'^from (mmrm[\w.]*) import ([\w, ]+)', text, re.M):
-        yield from (f'{module}.{name.strip()}' for name in names.split(','))
     yield from re.findall(r'(?<![\w./:-])mmrm(?:\.(?!json)[a-zA-Z_]\w*)+', re.sub(r'\[[^\]]*\]\([^)]*\)', '', text))
 
 
@@ -154,7 +220,31 @@ def test_names_of_mmrm_exist(page):
     assert not [name for name in python_names(page) if not exists(name)]
 
 
+@pytest.fixture
+def names():
+    """What the pages leave to the reader: a network, a batch, a training loop."""
+    net = pytest.importorskip('timm').create_model('resnet18', num_classes=100)
+    rm, images, labels = mmrm.RecursiveMix(num_classes=100), torch.rand(2, 3, 32, 32), torch.tensor([0, 2])
+    _, scores, mix = rm.mix(images, labels)
+    loop = dict(epoch=0, epochs=1, loader=[(images, labels)], criterion=torch.nn.CrossEntropyLoss(), device='cpu', rank=0)
+    mixed = dict(scores=scores, mix=mix, features=torch.rand(2, 512, 1, 1), index=[1, 0], lam=0.5, fc=net.fc)
+    mixed.update(feature_map=mixed['features'], consistency=mmrm.Consistency(512, 100))
+    return dict(torch=torch, np=np, F=F, net=net, images=images, labels=labels, **loop, **mixed)
+
+
 @pytest.mark.parametrize('page', PAGES, ids=lambda path: path.name)
-def test_python_of_a_page_compiles(page):
-    for block in re.findall(r'^```python\n(.*?)^```', page.read_text(encoding='utf-8'), re.M | re.S):
-        compile(textwrap.dedent(block).replace(', ...)', ')'), page.name, 'exec')
+def test_python_of_a_page_runs(page, names, tmp_path, monkeypatch):
+    """A config is loaded and its hooks are built, other blocks are executed one after another."""
+    monkeypatch.chdir(tmp_path)
+    for block in PYTHON.findall(page.read_text(encoding='utf-8')):
+        if runner(block):
+            continue
+        if re.search(r'dict\(\s*type=', block):
+            base = 'atss_r50_fpn_1x_coco.py' if page.stem == 'downstream' else 'resnet50_8xb64_in1k.py'
+            text = block if '_base_ = ' in block else f"_base_ = ['{ROOT}/configs/rm/{base}']\n{block}"
+            (tmp_path / 'mine.py').write_text(text)
+            config = Config.fromfile(tmp_path / 'mine.py')
+            for hook in config.get('custom_hooks', []):
+                HOOKS.build(hook)
+        else:
+            exec(block.replace(', ...)', ')'), names)

@@ -1,8 +1,9 @@
-"""The whole way of docs/your_images.md: every command of the page in its order, on drawn photographs."""
+"""Commands of the pages, run by bash: docs/your_images.md in its order on drawn photographs, the others as they are."""
 
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +15,13 @@ import pytest
 import torch
 import torchvision
 from photographs import SHAPES, draw, write_photographs
+from test_pages import AS_THEY_ARE, ROOT
 
 import mmrm
 
-PAGE = Path(__file__).parents[1] / 'docs' / 'your_images.md'
-# So that it takes minutes: what the test adds to a command of the page.
-SHORTER = {'init': '--epochs 2 --size 64 --batch 8'}
+PAGE = ROOT / 'docs' / 'your_images.md'
+# What the test adds to a command of the page: minutes, and a log of RM.
+SHORTER = {'init': '--method rm --epochs 2 --size 64 --batch 8'}
 PRINTED = dict(
     init=(r'zero.jpg is empty \(0 bytes\)', 'resnet18 from torchvision://resnet18'),
     check=('images decoded, 0 broken', r'ready\nnext +mmrm train'),
@@ -68,6 +70,11 @@ def here(tmp_path_factory):
     (folder / 'new').mkdir()
     for index, kind in enumerate(SHAPES):
         draw(kind, np.random.default_rng(100 + index)).save(folder / 'new' / f'{index}.jpg')
+    for name, target in dict(RUN='work_dirs/photos', holiday='new').items():
+        (folder / name).symlink_to(target)
+    shutil.copy(folder / 'new' / '0.jpg', folder / 'photo.jpg')
+    for name in ('configs', 'docs', 'projects', 'tools'):
+        (folder / name).symlink_to(ROOT / name)
     weights = folder / 'torch' / 'hub' / 'checkpoints' / 'resnet18-f37072fd.pth'
     weights.parent.mkdir(parents=True)
     torch.manual_seed(0)
@@ -113,6 +120,21 @@ def kill_after_first_epoch(command: str, here: Path, environment: dict) -> None:
     run.wait()
 
 
+def bash(command: str, here: Path, environment: dict) -> str:
+    """What a command prints; it must succeed."""
+    run = subprocess.run(
+        ['bash', '-c', command],
+        cwd=here,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert run.returncode == 0, run.stdout
+    return run.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'number', range(len(STEPS)), ids=[f'{i}-{" ".join(t.split()[:3])}' for i, (_, t) in enumerate(STEPS)]
@@ -133,17 +155,18 @@ def test_a_step_of_the_page(number, here, environment):
         kill_after_first_epoch(text, here, environment)
         assert not (here / 'work_dirs' / 'photos' / 'epoch_2.pth').exists()
         return
-    run = subprocess.run(
-        ['bash', '-c', f'{text} {SHORTER.get(command, "")}'],
-        cwd=here,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
-    assert run.returncode == 0, run.stdout
+    printed = bash(f'{text} {SHORTER.get(command, "")}', here, environment)
     for pattern in PRINTED.get(command, ()):
-        assert re.search(pattern, run.stdout, re.S), (pattern, run.stdout)
+        assert re.search(pattern, printed, re.S), (pattern, printed)
     files = [text.split()[4]] if command == 'export' else WRITTEN.get(command, ())
     assert all((here / name).exists() for name in files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('page', AS_THEY_ARE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_a_page_run_as_they_are(page, here, environment):
+    if page.stem == 'weights' and not (here / 'RUN').exists():
+        bash('mmrm init photos --epochs 1 --size 64 --batch 8 && mmrm train photos.py', here, environment)
+    for command in AS_THEY_ARE[page]:
+        skip_if_missing(command)
+        bash(command, here, environment)
