@@ -55,8 +55,8 @@ def __getattr__(name: str):
     if name in _OPENMMLAB and _MISSING:
         raise ImportError(
             f'mmrm.{name} needs OpenMMLab, and {", ".join(_MISSING)} cannot be found: install mmrm with '
-            'pip install .[openmmlab] or .[onedl], or bring mmengine, mmcv and mmpretrain yourself. '
-            'RecursiveMix, Consistency and RecursiveMixModel work without.'
+            'pip install .[openmmlab] or .[onedl], or install mmengine, mmcv and mmpretrain yourself. '
+            'RecursiveMix, Consistency and RecursiveMixModel work without it.'
         )
     module = {**_METHOD, **_OPENMMLAB}.get(name)
     if module is None:

@@ -328,7 +328,7 @@ def _to_map(output: Any, reading: _Reading, height: int, width: int, layer: str)
     if grid is None:
         raise ValueError(
             f'RecursiveMixModel: the {tokens.shape[1]} tokens of layer {layer!r}, after {reading.prefix} prefix '
-            f'tokens, form no grid for images of {height} x {width} pixels. Set prefix_tokens, or name another layer.'
+            f'tokens, do not form a grid for {height} x {width} pixels. Set prefix_tokens, or name another layer.'
         )
     return tokens.transpose(1, 2).unflatten(2, grid)
 

@@ -44,7 +44,7 @@ RUN_BY = {
     'photos': 'tests/test_your_images.py::test_a_step_of_the_page',
     'data/imagenet': 'tests/test_readme.py::test_archives_of_imagenet_unpack_as_data_md_says',
     'get_cifar10.py': 'tests/datasets/test_cifar.py::test_package_becomes_a_data_set_once',
-    'check.py|mmrm check': 'tests/cli/test_check.py::test_a_cell_that_is_ready',
+    'check.py|mmrm check': 'tests/cli/test_check.py::test_check_ends_with_ready',
     'cifar10/run.py': 'tests/projects/test_cifar10_study.py::test_command_runs_missing_results_and_writes_each',
     'transfer/run.py': 'tests/projects/test_transfer.py::test_a_fine_tuning_runs_to_its_result',
     'finetune/(?:prepare|run).py': 'tests/projects/test_finetune.py::test_mmrm_compare_takes_every_setting',
@@ -226,7 +226,9 @@ def names():
     net = pytest.importorskip('timm').create_model('resnet18', num_classes=100)
     rm, images, labels = mmrm.RecursiveMix(num_classes=100), torch.rand(2, 3, 32, 32), torch.tensor([0, 2])
     _, scores, mix = rm.mix(images, labels)
-    loop = dict(epoch=0, epochs=1, loader=[(images, labels)], criterion=torch.nn.CrossEntropyLoss(), device='cpu', rank=0)
+    loop = dict(
+        epoch=0, epochs=1, loader=[(images, labels)], criterion=torch.nn.CrossEntropyLoss(), device='cpu', rank=0
+    )
     mixed = dict(scores=scores, mix=mix, features=torch.rand(2, 512, 1, 1), index=[1, 0], lam=0.5, fc=net.fc)
     mixed.update(feature_map=mixed['features'], consistency=mmrm.Consistency(512, 100))
     return dict(torch=torch, np=np, F=F, net=net, images=images, labels=labels, **loop, **mixed)

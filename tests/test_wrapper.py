@@ -201,7 +201,7 @@ def test_a_map_is_the_same_in_every_layout_and_size(body, dry, size):
     assert torch.allclose(feature_map_of(model, images), net.body.embed(images), atol=1e-6)
 
 
-def test_timms_number_of_prefix_tokens_is_believed():
+def test_timms_number_of_prefix_tokens_is_used():
     net = Net(Patches(prefix=5, patch=16))  # 2 x 2 + 5 tokens look like 3 x 3
     assert RecursiveMixModel(copy.deepcopy(net), 'body', input_size=32)._reading.shape == (6, 3, 3)
     assert RecursiveMixModel(copy.deepcopy(net), 'body', input_size=32, prefix_tokens=5)._reading.shape == (6, 2, 2)
@@ -390,7 +390,7 @@ def test_a_layer_that_is_skipped_in_training_is_named():
 def test_tokens_that_make_no_grid_are_named():
     model = RecursiveMixModel(Net(Patches(prefix=1)), 'body', input_size=32, prefix_tokens=1)
     model._reading = model._reading._replace(prefix=0)
-    with pytest.raises(ValueError, match="the 17 tokens of layer 'body', after 0 prefix tokens, form no grid"):
+    with pytest.raises(ValueError, match="the 17 tokens of layer 'body', after 0 prefix tokens, do not form a grid"):
         model(*batches(1)[0])
 
 

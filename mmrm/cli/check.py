@@ -213,7 +213,7 @@ def _describe_recipe(cfg, report: Report) -> None:
     batch = (cfg.get('train_dataloader') or {}).get('batch_size')
     if batch:
         total = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
-        meant = f'; the learning rate is meant for {total} in all' if total else ''
+        meant = f'; the learning rate is set for {total} in total' if total else ''
         report.facts.append(f'batch       {batch} per process{meant}')
     length = cfg.get('train_cfg') or {}
     for key in ('max_epochs', 'max_iters'):

@@ -131,7 +131,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         f'batch {recipe["batch"]}, {recipe["epochs"]} epochs, lr {recipe["lr"]:g}'
     )
     if len(written) > 1:
-        print(f'with it     {", ".join(path.name for path in written[:-1])}')
+        print(f'files       {", ".join(path.name for path in written[:-1])}')
     device, seconds = time_of(config, recipe, images)
     print(f'time        about {clock(seconds)} of training on {device}, if reading the images does not take longer')
     more = ' --device cpu' if device == 'cpu' else ''

@@ -216,9 +216,7 @@ def check_schedule(cfg: Config) -> None:
         ends = [each.get('end'), each.get('T_max'), each.get('epochs'), *(each.get('milestones') or ())]
         last = max((end for end in ends if isinstance(end, int)), default=0)
         if length < last < INFINITE:
-            warn(
-                f'{type_name(each)} is meant for {last} epochs, and train_cfg.max_epochs is {length}: shorten it, too.'
-            )
+            warn(f'{type_name(each)} is set for {last} epochs, but train_cfg.max_epochs is {length}: change it too.')
 
 
 def check_file_names(cfg: Config) -> None:

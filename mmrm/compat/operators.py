@@ -199,7 +199,7 @@ def sigmoid_focal_loss_backward(
 
 def get_compiler_version() -> str:
     """What mmcv's environment report prints."""
-    return 'none (mmrm serves nms and roi_align from torchvision)'
+    return 'none (mmrm uses nms and roi_align of torchvision)'
 
 
 def get_compiling_cuda_version() -> str:
@@ -225,7 +225,7 @@ def _message(op: str) -> str:
     onedl = is_distributed('onedl-mmcv')
     old, new = ('onedl-mmcv', 'onedl-mmcv') if onedl else ('mmcv-lite', 'mmcv')
     return (
-        f"mmcv op {op} needs mmcv's compiled extension, which is not installed: without it mmrm serves only nms, "
+        f"mmcv op {op} needs mmcv's compiled extension, which is not installed: without it mmrm provides only nms, "
         'soft_nms, roi_align (average) and sigmoid_focal_loss. To get a compiled mmcv (mmrm leaves it alone): '
         f'"pip uninstall {old}", then "MMCV_WITH_OPS=1 pip install --no-build-isolation --no-binary {new} '
         f'{new}=={mmcv.__version__}" (needs a C++ compiler, for CUDA also nvcc; '
@@ -284,7 +284,7 @@ def apply() -> None:
         return
     if reason:
         warnings.warn(
-            f"mmcv's compiled extension is installed but cannot be loaded ({reason.strip()}). mmrm serves nms, "
+            f"mmcv's compiled extension is installed but cannot be loaded ({reason.strip()}). mmrm has nms, "
             'soft_nms, roi_align and sigmoid_focal_loss instead; rebuild mmcv for this torch to get the other ops.',
             RuntimeWarning,
             stacklevel=2,

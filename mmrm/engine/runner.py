@@ -113,7 +113,7 @@ class Runner(MMEngineRunner):
     def wrap_model(self, model_wrapper_cfg: Optional[dict], model: torch.nn.Module) -> torch.nn.Module:
         if self.distributed and get_device() == 'cpu':
             if any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()):
-                self.logger.warning('SyncBN has no CPU implementation: each process normalises its own samples (BN).')
+                self.logger.warning('SyncBN has no CPU implementation: each process normalizes its own samples (BN).')
                 model = revert_sync_batchnorm(model)
             unused = self.cfg.get('find_unused_parameters', False)  # else as mmengine does without a config
             model_wrapper_cfg = model_wrapper_cfg or dict(broadcast_buffers=False, find_unused_parameters=unused)

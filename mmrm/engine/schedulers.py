@@ -42,8 +42,8 @@ class _WarmupLR(_ParamScheduler):
         name = type(self).__name__
         if not by_epoch or begin != 0:
             raise UserValueError(
-                f'{name}: by_epoch={by_epoch!r}, begin={begin!r}, but it sets the rate of every epoch '
-                'from the first one on: by_epoch must be True and begin 0.'
+                f'{name}: by_epoch={by_epoch!r}, begin={begin!r}, but by_epoch must be True and begin 0: '
+                'it sets the learning rate of every epoch.'
             )
         check_numbers(name, 0, integer=True, warmup=warmup)
         start_factor = 1 / (warmup + 1) if start_factor is None else start_factor

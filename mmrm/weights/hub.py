@@ -78,7 +78,7 @@ def export_folder(
     if known.order != 'rgb':
         raise UserValueError(
             f'{run.checkpoint} was trained on BGR images (to_rgb=False in its data preprocessor), and '
-            f'{library} reads RGB: it would see other colours. Export onnx, which notes the order.'
+            f'{library} reads RGB: its colors would be wrong. Use mmrm export onnx, which records the channel order.'
         )
     facts = facts_of(run.weights, run.cfg.to_dict(), known.size[0] if known.size else None)
     target = targets.make_target(library, facts)

@@ -238,8 +238,8 @@ def _resnet_transformers(facts: Facts) -> Target:
 def _check_pools_first(facts: Facts, library: str) -> None:
     if facts.norm_first:
         raise UserValueError(
-            f"{facts.source} is a ConvNeXt that normalises its map, then pools, as RM needs it; {library}'s pools "
-            'first and would have other logits. --layout timm has it (head_norm_first=True), and so has onnx.'
+            f"{facts.source} is a ConvNeXt that normalizes before it pools, as RM needs it; {library}'s pools "
+            'first and would give other logits. Use --layout timm (head_norm_first=True) or onnx.'
         )
 
 

@@ -45,7 +45,7 @@ def write_config(tmp_path, base, model):
 
 
 # ----------------------------------------------------------------------------------------------------------- the model
-def test_a_cell_that_is_ready(ready, resnet50, capsys):
+def test_check_ends_with_ready(ready, resnet50, capsys):
     cli.main(['check', CELL])
     out = capsys.readouterr().out
     assert out.endswith(f'ready\nnext        mmrm train {CELL} --device cpu\n')
@@ -56,7 +56,7 @@ def test_a_cell_that_is_ready(ready, resnet50, capsys):
         'classes     80',
         'SGD: lr 0.01',
         '12 epochs',
-        '2 per process; the learning rate is meant for 16 in all',
+        '2 per process; the learning rate is set for 16 in total',
         'instances_train2017.json',
     ):
         assert part in out

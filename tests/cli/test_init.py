@@ -289,7 +289,7 @@ def test_weights_of_timm(init, here, monkeypatch):
     assert code == 0 and f'resnet18 from {here}/shapes_timm.pth' in out, error
     torch.save(create('mobilenetv3_small_050').state_dict(), 'theirs.pth')
     code, out, error = init('--network', 'timm/mobilenetv3_small_050', '--weights', 'theirs.pth', '--out', 'mobile.py')
-    assert code == 0 and 'with it     mobile_timm.pth, mobile_train.txt' in out, error
+    assert code == 0 and 'files       mobile_timm.pth, mobile_train.txt' in out, error
     given = torch.load('theirs.pth').items()
     renamed = {f'{n}.{key.rpartition(".")[2]}': tensor for n, (key, tensor) in enumerate(given)}
     torch.save(renamed, 'renamed.pth')
@@ -310,7 +310,7 @@ def test_weights_of_timm(init, here, monkeypatch):
     (here / 'mobile.py').unlink()
     argv = ('--network', 'timm/mobilenetv3_small_050', '--weights', 'mobile_timm.pth', '--out', 'again.py')
     code, out, error = init(*argv)
-    assert code == 0 and 'with it     again_train.txt' in out, error
+    assert code == 0 and 'files       again_train.txt' in out, error
 
 
 @pytest.mark.parametrize('source', ['torchvision', 'timm'])

@@ -73,7 +73,7 @@ def test_a_mistake_in_the_config_is_named_also_by_check(error, run, monkeypatch,
         ('MMRM_DEVICE', 'tpu'),
     ],
 )
-def test_a_wrong_variable_is_named(error, run, monkeypatch, name, value):
+def test_a_wrong_environment_variable_is_named(error, run, monkeypatch, name, value):
     monkeypatch.setenv('NNODES', '2' if name == 'MASTER_ADDR' else '1')
     monkeypatch.setenv(name, value)
     assert name in error(train.main, run[0], '--gpus', 1)
@@ -88,9 +88,9 @@ def test_a_missing_config_is_named_with_those_of_a_similar_name(error, tmp_path)
 @pytest.mark.parametrize(
     'line, warning',
     [
-        ('param_scheduler = dict(type="CosineAnnealingLR", T_max=100)', 'is meant for 100 epochs, and train_cfg.max_'),
-        ('param_scheduler = dict(type="RMCosineLR", epochs=300)', 'is meant for 300 epochs'),
-        ('param_scheduler = [dict(type="MultiStepLR", milestones=[1, 8])]', 'is meant for 8 epochs'),
+        ('param_scheduler = dict(type="CosineAnnealingLR", T_max=100)', 'is set for 100 epochs, but train_cfg.max_'),
+        ('param_scheduler = dict(type="RMCosineLR", epochs=300)', 'is set for 300 epochs'),
+        ('param_scheduler = [dict(type="MultiStepLR", milestones=[1, 8])]', 'is set for 8 epochs'),
         ('param_scheduler = dict(type="CosineAnnealingLR", T_max=2)', None),
         ('param_scheduler = dict(type="LinearLR", start_factor=0.1, by_epoch=False, end=500)', None),
         ('param_scheduler = []', None),

@@ -97,7 +97,7 @@ def test_a_convnext_of_rm_goes_to_timm_alone(known, tmp_path):
     """RM's ConvNeXt normalises before it pools: the others' class would load it and compute something else."""
     file, _ = train('ConvNeXt', tmp_path, known)
     for layout in ('torchvision', 'transformers'):
-        with pytest.raises(UserValueError, match=r'pools first and would have other logits. --layout timm'):
+        with pytest.raises(UserValueError, match=r'pools first and would give other logits. Use --layout timm'):
             export_classifier(file, tmp_path / 'out.pth', layout=layout)
     assert not (tmp_path / 'out.pth').exists()
 

@@ -12,7 +12,7 @@ def check_preprocessor(owner: str, model: nn.Module) -> None:
     """Raise if the model has no data preprocessor, which knows how images are normalised."""
     if not isinstance(getattr(model, 'data_preprocessor', None), nn.Module):
         raise UserValueError(
-            f'{owner}: {type(model).__name__} has no data_preprocessor, so the normalisation of '
+            f'{owner}: {type(model).__name__} has no data_preprocessor, so the normalization of '
             'its images is unknown. Use a model of mmpretrain.'
         )
 
