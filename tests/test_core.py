@@ -169,7 +169,7 @@ def test_batches_that_do_not_fit_are_named(classes, images, labels, told):
 
 @pytest.mark.parametrize('interpolation', core.INTERPOLATIONS)
 @pytest.mark.parametrize('value', [float('nan'), -float('inf'), 1e6])
-def test_a_bad_pixel_does_not_live_on_in_the_history(value, interpolation):
+def test_a_non_finite_pixel_is_not_kept_in_the_history(value, interpolation):
     """NaN, infinity, and what is too large for the half precision of the next batch."""
     rm = RecursiveMix(alpha=1.0, interpolation=interpolation, num_classes=5)
     images, labels = batch()

@@ -59,7 +59,7 @@ NETWORK = ['--model', 'shufflenet_v2_x0_5', '--layer', 'conv5']  # the smallest 
 COMMON = ['--epochs', '2', '--batch-size', '4', '--size', '64']
 
 
-def test_each_is_short_and_there_are_no_others():
+def test_examples_are_short_and_each_has_a_test():
     files = sorted(FOLDER.glob('*.py'))
     assert [file.stem for file in files] == sorted(EXAMPLES)
     assert all(len(file.read_text().splitlines()) < 100 for file in files)

@@ -137,7 +137,7 @@ def test_the_random_state_of_any_accelerator_is_kept(monkeypatch):
 
 @pytest.mark.parametrize('per_sample', [False, True])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
-def test_core_and_wrapper_do_not_wait(dtype, per_sample, gpu):
+def test_core_and_wrapper_do_not_synchronize_with_the_device(dtype, per_sample, gpu):
     with unset_fake_temporarily():
         wrapped = wrap(small_network())
     wrapped, network = to_gpu(wrapped), wrapped.module

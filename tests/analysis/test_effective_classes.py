@@ -16,7 +16,7 @@ def test_rm_holds_about_five_classes_above_the_label_smoothing_threshold(results
     assert 4.6 < results['RM'].above(1e-4) < 5.4  # 3 runs of 100 iterations, 1000 classes
 
 
-def test_the_others_hold_at_most_two(results):
+def test_pairwise_methods_hold_at_most_two_classes(results):
     assert results['baseline'].mean.tolist() == [1.0] * 4
     assert 1 < results['Mixup'].above(1e-4) < 2
     assert 1.7 < results['CutMix'].above(1e-4) <= 2
@@ -51,7 +51,7 @@ def test_a_fixed_lambda_gives_the_geometric_series():
     assert counts[0] == pytest.approx(np.mean(expected)) and expected[-1] == 5
 
 
-def test_runs_are_repeatable_and_apart():
+def test_effective_classes_are_repeatable_and_runs_differ():
     first, second = (
         effective.effective_classes({'RM': effective.METHODS['RM']}, iterations=5, size=32, batch=2) for _ in range(2)
     )

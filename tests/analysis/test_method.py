@@ -7,7 +7,7 @@ import pytest
 from tools.analysis import method
 
 
-def test_the_drawing_pastes_the_history_and_its_label(tmp_path, capsys):
+def test_the_method_figure_pastes_the_history_and_its_label(tmp_path, capsys):
     files = [str(tmp_path / f'{index}.png') for index in range(3)]
     for index, file in enumerate(files):
         cv2.imwrite(file, np.full((60, 80, 3), 80 * index, np.uint8))

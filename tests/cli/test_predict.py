@@ -39,7 +39,7 @@ def test_the_scores_are_those_of_mmpretrains_inferencer(run, images, capsys):
         assert each['classes'][0]['name'] == expected['pred_class'] and expected['pred_class'] in CLASSES
 
 
-def test_a_table_for_people(run, images, capsys):
+def test_predict_prints_a_table(run, images, capsys):
     code, out, _ = call(capsys, run, images[0], '--top', '2', '--device', 'cpu')
     lines = out.splitlines()
     assert code == 0 and lines[0].split() == ['image', 'classes'] and len(lines) == 2

@@ -90,7 +90,7 @@ def test_another_number_of_processes_shares_out_the_same_samples(monkeypatch):
 
 
 @pytest.mark.parametrize('sampler', [InfiniteSampler, RepeatAugSampler])
-def test_an_index_that_comes_again_looks_different(sampler, monkeypatch):
+def test_a_repeated_index_gets_another_seed(sampler, monkeypatch):
     """Repeated augmentation gives the copies of a picture to different processes."""
     rows = []
     for rank in (0, 1):

@@ -58,7 +58,7 @@ def assert_close(one, other):
         assert a == pytest.approx(b, abs=1e-5)
 
 
-def test_two_graphs_serve_every_box_and_nothing_breaks_them():
+def test_two_graphs_serve_every_box_without_graph_breaks():
     model = small()
     eager = train(copy.deepcopy(model))
     assert compile_losses(model, dict(backend=overwriting_backend()))  # as CUDA graphs do

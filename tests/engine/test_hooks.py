@@ -198,6 +198,6 @@ def test_a_preprocessor_that_does_not_mix_gives_plain_batches(kind):
         ),
     ],
 )
-def test_a_schedule_that_cannot_be_is_named(schedule, settings, message, tmp_path):
+def test_an_impossible_schedule_is_named(schedule, settings, message, tmp_path):
     with pytest.raises(ValueError, match=f'MixScheduleHook.* {message}'):
         stock(tmp_path, schedule=dict(type='MixScheduleHook', **schedule), validate=False, **settings).train()

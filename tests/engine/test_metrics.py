@@ -32,6 +32,6 @@ def test_the_iou_of_every_class_is_a_number_beside_the_mean(metric):
     assert found['mIoU'] == pytest.approx(83.33) and {'mAcc', 'aAcc'} <= set(found)
 
 
-def test_a_class_that_is_nowhere_is_not_a_number_and_leaves_the_mean_alone(metric):
+def test_the_iou_of_an_absent_class_is_nan_and_not_in_the_mean(metric):
     found = metric.compute_metrics([areas([[0, 1]], [[0, 1]])])
     assert math.isnan(found['IoU/sea']) and found['mIoU'] == 100.0

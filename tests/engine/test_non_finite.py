@@ -101,7 +101,7 @@ def make(work_dir, losses, kind=Runner, epochs=1, hooks=(), checkpoint=(), by_ep
 
 
 # --------------------------------------------------------------------------------------------------------------- loss
-def test_three_in_a_row_end_the_run_and_the_message_says_where(tmp_path):
+def test_three_non_finite_losses_in_a_row_stop_the_run_with_the_iteration(tmp_path):
     runner = make(tmp_path, [1.0, NAN, 1.0, -INF, NAN, INF, 1.0, 1.0])
     with pytest.raises(TrainingDivergedError) as stopped:
         runner.train()
@@ -113,7 +113,7 @@ def test_three_in_a_row_end_the_run_and_the_message_says_where(tmp_path):
 
 
 @pytest.mark.parametrize('losses', [[NAN, NAN, 1.0, NAN, NAN], [INF, 1.0] * 4])
-def test_fewer_in_a_row_do_not(losses, tmp_path):
+def test_fewer_non_finite_losses_in_a_row_do_not_stop_the_run(losses, tmp_path):
     make(tmp_path, losses).train()
     assert (tmp_path / 'epoch_1.pth').is_file()
 

@@ -205,7 +205,7 @@ SPOILT = {
 
 @RUNS
 @pytest.mark.parametrize('what', SPOILT)
-def test_the_comparison_notices_another(what, kind, monkeypatch):
+def test_the_comparison_detects_a_wrong_step(what, kind, monkeypatch):
     omega = SETTINGS['omega']
     if what == 'omega':
         omega *= 1.001

@@ -77,7 +77,7 @@ def test_shortcut_has_no_parameters_and_pads_new_channels_with_zeros(stride):
     assert out[:, 8:].abs().max() == 0
 
 
-def test_stochastic_depth_grows_linearly_and_rests_in_evaluation():
+def test_stochastic_depth_grows_linearly_and_is_off_in_evaluation():
     network = PyramidNetCIFAR(depth=29, alpha=9, drop_path_rate=0.5)
     rates = [block.drop_path.drop_prob for layer in (network.layer1, network.layer2, network.layer3) for block in layer]
     assert rates == pytest.approx([0.5 * (index + 1) / 9 for index in range(9)])

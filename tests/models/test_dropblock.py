@@ -78,7 +78,7 @@ def test_a_recomputed_forward_pass_drops_the_same_blocks():
     assert torch.allclose(*gradients, atol=1e-7)
 
 
-def test_a_copy_has_its_own():
+def test_copied_model_has_its_own_dropblock():
     network = resnet(18)
     attach(network, DropBlock(2, 0.5), ['layer3.0.bn1'])
     twin = copy.deepcopy(network)

@@ -297,7 +297,7 @@ def test_layer_mix_combines_with_recursive_mix_and_keeps_its_history():
     assert chosen == {'ManifoldMixup', 'FeatureCutMix', 'MoEx', 'CutMixMoEx'} and history is not None
 
 
-def test_the_hook_binds_before_training_and_lets_go_after():
+def test_the_hook_binds_before_training_and_unbinds_after():
     runner, hook = SimpleNamespace(model=linear(METHODS['MoEx'], bind=False)), BindAugmentsHook()
     hook.before_train(runner)
     bind_augments(runner.model)  # twice: it mixes once

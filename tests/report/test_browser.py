@@ -191,7 +191,7 @@ def test_a_phone_needs_no_sideways_scrolling(open_page):
     assert errors(driver) == []
 
 
-def test_paper_gets_every_part_and_every_chart(open_page):
+def test_printed_report_has_every_part_and_every_chart(open_page):
     driver = open_page()
     driver.execute_script("window.dispatchEvent(new Event('beforeprint'))")
     assert shown_panels(driver) == TABS

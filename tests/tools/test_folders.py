@@ -10,7 +10,7 @@ def make(root, write, **stamp):
     return make_once(root, 'made.json', stamp, 'a made folder', write)
 
 
-def test_a_folder_is_made_once(tmp_path):
+def test_a_folder_is_created_once(tmp_path):
     calls = []
     for _ in range(2):
         assert make(tmp_path / 'made', lambda folder: calls.append((folder / 'a').touch()), seed=1) == tmp_path / 'made'

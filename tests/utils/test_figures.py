@@ -68,7 +68,7 @@ def test_a_picture_is_written_by_its_ending_never_over_another_and_always_the_sa
         figures.check_picture(tmp_path / 'a.jpg')
 
 
-def test_the_foot_of_a_figure_stays_inside_it():
+def test_the_caption_stays_inside_the_figure():
     """Also a long path without a blank."""
     figure = figures.new_figure(2, 3)
     figure.subplots()

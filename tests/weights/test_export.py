@@ -165,7 +165,7 @@ def test_a_convnext_of_rm_keeps_its_order_of_norm_and_pooling_from_file_to_file(
         assert facts_of(read_weights(tmp_path / source)).norm_first, source
 
 
-def test_layouts_that_a_network_has_not(trained, tmp_path):
+def test_unsupported_layouts_are_refused(trained, tmp_path):
     pyramid = release(PyramidNet(), tmp_path / 'pyramid.pth')
     for source, layout, message in (
         (pyramid, 'torchvision', r'PyramidNetCIFAR\(depth=29.*not provided'),

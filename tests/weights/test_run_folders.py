@@ -92,7 +92,7 @@ def test_a_damaged_note_is_logged_and_not_used(content, tmp_path, logged, capsys
         (['last_checkpoint'], r'names epoch_9\.pth, which does not exist'),
     ],
 )
-def test_a_folder_that_does_not_say_which(files, message, tmp_path):
+def test_a_folder_without_one_clear_checkpoint_is_refused(files, message, tmp_path):
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('epoch_9.pth')

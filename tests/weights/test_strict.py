@@ -172,7 +172,7 @@ def test_wrong_weights_stop_the_run_and_say_why(problem, tmp_path):
     assert_same(module, before)
 
 
-def test_a_file_that_may_not_be_read(file, monkeypatch):
+def test_a_file_without_read_permission(file, monkeypatch):
     def forbidden(*args, **kwargs):
         raise PermissionError(13, 'Permission denied')
 
