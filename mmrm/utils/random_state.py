@@ -31,17 +31,16 @@ def set_random_state(state: dict) -> None:
     np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state['torch'].cpu())
     kind = accelerator()
-    if kind in state:
+    if kind and kind in state:
         getattr(torch, kind).set_rng_state(state[kind].cpu())
 
 
 def accelerator() -> Optional[str]:
     """The kind of this machine's accelerator, 'cuda', 'mps', 'xpu' ..., or None."""
     if hasattr(torch, 'accelerator'):  # torch 2.6
-        return torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else None
-    if torch.cuda.is_available():
-        return 'cuda'
-    return 'mps' if torch.backends.mps.is_available() else None
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return device.type if device else None
+    return 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else None
 
 
 @contextlib.contextmanager

@@ -200,8 +200,8 @@ def _value(node: ast.expr):
             _value(key): _value(value) for key, value in zip(node.keys, node.values) if isinstance(key, ast.Constant)
         }
     if isinstance(node, (ast.List, ast.Tuple)):
-        found = [_value(each) for each in node.elts]
-        return tuple(found) if isinstance(node, ast.Tuple) else found
+        values = [_value(each) for each in node.elts]
+        return tuple(values) if isinstance(node, ast.Tuple) else values
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError):

@@ -25,8 +25,8 @@ TOOLBOXES = ('mmpretrain', 'mmdet', 'mmseg')
 PLAIN_NODES = {ast.Module, ast.Assign, ast.Name, ast.Load, ast.Store, ast.Constant, ast.UnaryOp, ast.UAdd, ast.USub}
 PLAIN_NODES |= {ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Call, ast.keyword}
 # Sections that only a training builds.
-TRAINING = ('optim_wrapper', 'param_scheduler', 'default_hooks', 'custom_hooks', 'custom_imports', 'train_cfg')
-TRAINING += ('val_cfg', 'test_cfg', 'val_evaluator', 'test_evaluator', 'log_processor', 'env_cfg')
+TRAINING = {'optim_wrapper', 'param_scheduler', 'default_hooks', 'custom_hooks', 'custom_imports', 'train_cfg'}
+TRAINING |= {'val_cfg', 'test_cfg', 'val_evaluator', 'test_evaluator', 'log_processor', 'env_cfg'}
 NAMELESS = ('nms', 'soft_nms', 'RoIAlign', 'RoIPool')  # types that are functions and layers of mmcv.ops
 # Settings that the toolboxes look up in a registry, pass to eval() or unpickle.
 NAMES, EVALUATED, UNPICKLED = ('type', 'norm_layer', 'collate_fn'), ('dtype', 'warp_mode'), ('tag_list',)
