@@ -32,6 +32,8 @@ html_title = f'mmrm {release}'
 html_theme_options = dict(top_of_page_buttons=[])
 html_copy_source = False
 html_show_copyright = False
+html_static_path = ['_static']
+html_css_files = ['site.css']
 
 # Pages link to README, configs and examples by relative paths, as a repository's file view needs them. On the site they
 # lead to GitHub where its workflow builds it, else to this checkout. MyST refuses file:// links, hence OUTSIDE.

@@ -1,7 +1,7 @@
 r"""RecursiveMix, the method: torch and numpy alone.
 
 Every iteration mixes its batch with the mixed batch of the iteration before. With the history
-:math:`(x^h, y^h, p^h)`, a share :math:`\lambda` and a box :math:`B` (as a mask: :math:`M`):
+(x^h, y^h, p^h), a share λ and a box B (as a mask: M):
 
 .. math::
     \tilde x &= M \odot \mathrm{ResizeFill}(x^h, M) + (1 - M) \odot x \\
@@ -10,9 +10,9 @@ Every iteration mixes its batch with the mixed batch of the iteration before. Wi
         \mathrm{KL}\big(p^h \,\|\, \mathcal H'(\mathrm{RoIAlign}(\mathcal F(\tilde x), B))\big) \\
     x^h, y^h, p^h &\leftarrow \tilde x, \tilde y, \tilde p
 
-This file follows that order: draw :math:`\lambda` and the box, fill the box, fuse the labels (:class:`RecursiveMix`
+This file follows that order: draw λ and the box, fill the box, fuse the labels (:class:`RecursiveMix`
 composes them and holds the history), then pool the region, compare, weigh (:class:`Consistency`). The prediction
-:math:`p^h` comes back through the :class:`Mix` of its iteration, so that the triplet always belongs together.
+p^h comes back through the :class:`Mix` of its iteration, so that the triplet always belongs together.
 
 Example:
     >>> rm = RecursiveMix(alpha=0.5, num_classes=100)
@@ -53,12 +53,12 @@ class Box(NamedTuple):
 
 
 def sample_lambda(alpha: float, rng: Any) -> float:
-    r"""Draw :math:`\lambda \sim U(0, \alpha)`, the share of the historical image."""
+    r"""Draw λ ~ U(0, α), the share of the historical image."""
     return rng.uniform(0, alpha)
 
 
 def sample_box(lam: float, height: int, width: int, rng: Any) -> Box:
-    r"""Draw a box for the share ``lam`` of the image: sides :math:`\sqrt\lambda` of the image's, any centre.
+    r"""Draw a box for the share ``lam`` of the image: sides √λ of the image's, any centre.
 
     It is clipped to the image of ``height`` x ``width`` pixels, and its area may be 0.
     """
@@ -69,7 +69,7 @@ def sample_box(lam: float, height: int, width: int, rng: Any) -> Box:
 
 
 def sample_boxes(alpha: float, number: int, height: int, width: int, rng: Any) -> np.ndarray:
-    r"""Draw :math:`\lambda` and a box as above for each of ``number`` images: rows x1, y1, x2, y2, ``(number, 4)``."""
+    r"""Draw λ and a box as above for each of ``number`` images: rows x1, y1, x2, y2, ``(number, 4)``."""
     ratio = np.sqrt(rng.uniform(0, alpha, number))
     half_w, half_h = (width * ratio).astype(int) // 2, (height * ratio).astype(int) // 2
     x, y = rng.randint(width, size=number), rng.randint(height, size=number)
@@ -149,7 +149,7 @@ def _take(images: torch.Tensor, at: torch.Tensor, axis: int, linear: bool) -> to
 
 
 def mix_labels(scores: torch.Tensor, history: torch.Tensor, lam: Union[float, torch.Tensor]) -> torch.Tensor:
-    r"""Return :math:`\lambda y^h + (1 - \lambda) y` for the first ``min(N, M)`` rows, the others as they are.
+    r"""Return λ y^h + (1 - λ) y for the first ``min(N, M)`` rows, the others as they are.
 
     Args:
         scores: One-hot or soft labels, shape ``(N, num_classes)``.
@@ -258,12 +258,12 @@ class RecursiveMix:
     given stay as they are; the mixed ones are new and become the history without a copy.
 
     Args:
-        alpha: :math:`\lambda \sim U(0, \alpha)`, in (0, 1].
+        alpha: λ ~ U(0, α), in (0, 1].
         interpolation: How the historical image is resized, ``'nearest'`` or ``'bilinear'``.
         num_classes: Number of classes, needed only if :meth:`mix` gets integer labels.
-        rng: Where :math:`\lambda` and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
+        rng: Where λ and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
         prob: How often a batch is mixed, in [0, 1]. Else it stays as it is, and the history, too.
-        per_sample: Whether each sample has a :math:`\lambda` and a box of its own. The paper has one per batch.
+        per_sample: Whether each sample has a λ and a box of its own. The paper has one per batch.
 
     Attributes:
         enabled: False switches mixing off, as for the last epochs: batches stay as they are, and the history, too.
@@ -567,7 +567,7 @@ def to_device(values: Union[np.ndarray, torch.Tensor], device: torch.device) -> 
 
 
 def kl_divergence(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    r""":math:`\mathrm{KL}(\mathrm{target} \,\|\, \mathrm{softmax}(\mathrm{logits}))`, summed over classes, in float32.
+    r"""KL(target ‖ softmax(logits)), summed over classes, in float32.
 
     From twice ``(N, num_classes)`` to ``(N, )``, never negative. A row of zeros in ``target`` gives 0.
     """
@@ -598,13 +598,13 @@ def consistency_loss(
     Args:
         mix: What this iteration mixed; None if it used another augmentation, which leaves the history alone.
         features: The last feature map, shape ``(N, C, h, w)``, or its region as :func:`pool` returns it.
-        logits: Of the whole images, shape ``(N, num_classes)``. Their softmax becomes :math:`p^h`.
+        logits: Of the whole images, shape ``(N, num_classes)``. Their softmax becomes p^h.
         fc_roi: Classifies the region. May be None if ``omega`` is 0.
         omega: Weight of the loss; 0 switches it off.
         multi_label: Whether an image has several labels: :func:`binary_kl_divergence` instead of softmax and KL.
 
     Returns:
-        The loss, and two numbers to log, detached: the mean KL of the mixed samples, and the mean :math:`\lambda` of
+        The loss, and two numbers to log, detached: the mean KL of the mixed samples, and the mean λ of
         the batch. All are scalars on the device. With nothing to compare, the loss is a zero that still depends on
         ``fc_roi``: DDP waits for the gradient of every parameter in every iteration.
     """
@@ -639,10 +639,10 @@ def consistency_loss(
 
 
 class Consistency(nn.Module):
-    r"""The consistency loss :math:`\omega\lambda\,\mathrm{KL}(p^h \,\|\, p_\mathrm{roi})`, with its layer ``fc_roi``.
+    r"""The consistency loss ω λ KL(p^h ‖ p_roi), with its layer ``fc_roi``.
 
     Its parameters are trained with the model's and thrown away afterwards. ``last`` has what to log of the last call:
-    ``lam``, the mean :math:`\lambda` of the batch, and ``kl``, the mean KL of the mixed samples.
+    ``lam``, the mean λ of the batch, and ``kl``, the mean KL of the mixed samples.
 
     Args:
         in_channels: Channels of the last feature map.

@@ -49,7 +49,7 @@ class RecursiveMixModel(nn.Module):
     r"""Train an image classifier with RecursiveMix.
 
     ``loss = model(images, labels)`` mixes in training, runs the network, and returns cross entropy plus
-    :math:`\omega\lambda\,\mathrm{KL}`. ``logits = model(images)`` is the network as it is. ``model.module`` is the
+    ω λ KL. ``logits = model(images)`` is the network as it is. ``model.module`` is the
     network, to be saved and deployed. The ``state_dict`` holds the network and ``fc_roi``, not the history; copies
     and pickles start with an empty history, too.
 
@@ -60,7 +60,7 @@ class RecursiveMixModel(nn.Module):
     Args:
         module: The classifier. It is called with the images, shape ``(N, C, H, W)``.
         layer: Name of the submodule whose output is the last feature map, as in ``module.named_modules()``.
-        alpha: :math:`\lambda \sim U(0, \alpha)`, in (0, 1].
+        alpha: λ ~ U(0, α), in (0, 1].
         omega: Weight of the consistency loss. The default is the paper's on CIFAR; on ImageNet it has 0.5.
         input_size: Size of the dry run's image: ``224``, ``(height, width)`` or ``(channels, height, width)``.
         num_classes: Checked against the network's logits. None: as many as there are logits.
@@ -73,7 +73,7 @@ class RecursiveMixModel(nn.Module):
         layout: ``'NCHW'``, ``'NHWC'`` or ``'tokens'`` where the shape leaves it open. None: recognised.
         prefix_tokens: Class and register tokens before the image's tokens. None: ``module.num_prefix_tokens`` as timm
             has it, or as many as leave a grid of the image's aspect ratio.
-        rng: Where :math:`\lambda` and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
+        rng: Where λ and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
         prob: How often a batch is mixed, in [0, 1].
         per_sample: Whether each sample has a box of its own; the paper has one per batch.
 
@@ -81,7 +81,7 @@ class RecursiveMixModel(nn.Module):
         enabled: False switches mixing off, as for the last epochs. The history stays as it is.
         losses: The parts of the last loss, detached: ``cross_entropy`` (of a ``loss`` of your own: ``loss``),
             ``consistency`` (weighted, as it was added), ``kl``, the mean KL of the mixed samples, and ``lam``, the mean
-            :math:`\lambda` of the batch.
+            λ of the batch.
         logits: Of the last batch in training, as it was mixed, detached.
         in_channels: Channels of the feature map.
         num_classes: Number of logits.

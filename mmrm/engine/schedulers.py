@@ -1,6 +1,6 @@
 r"""The learning-rate curves of the paper's logs: one value per epoch, a linear warm-up, then a cosine or steps.
 
-With epochs :math:`e` counted from 1, :math:`E` of them, and :math:`w` warm-up epochs:
+With epochs e counted from 1, E of them, and w warm-up epochs:
 
 .. math::
     e \le w:&\quad \mathrm{lr}\,\big(s + (1 - s)(e - 1) / w\big), \qquad s = 1 / (w + 1)

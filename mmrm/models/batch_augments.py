@@ -18,14 +18,14 @@ for augment in (RecursiveMix, CutMixMoEx, FeatureCutMix, ManifoldMixup, MoEx, Pu
 class ResizeFillMix:
     r"""The paper's ablation "RS": CutMix with resizing instead of cutting, without a history.
 
-    The partner is a permutation of the same batch and :math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)`; how often it
+    The partner is a permutation of the same batch and λ ~ Beta(α, α); how often it
     is applied is ``probs`` of ``batch_augments``. It needs no other part of RM. Next to ``RMDataPreprocessor`` and
-    ``RMConsistencyHead`` with ``omega=0``, :math:`\lambda` is logged and the box drawn, as with RecursiveMix.
+    ``RMConsistencyHead`` with ``omega=0``, λ is logged and the box drawn, as with RecursiveMix.
 
     Args:
         alpha: Of the beta distribution, above 0. CutMix has 1.
         interpolation: How the partner is resized, ``'nearest'`` or ``'bilinear'``.
-        rng: Where :math:`\lambda` and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
+        rng: Where λ and the box come from, an ``np.random.RandomState``. None: NumPy's global generator.
             The permutation is torch's.
     """
 

@@ -27,8 +27,8 @@ class RMConsistencyHead(LinearClsHead):
     and takes the same arguments, so that a base config's ``head`` needs another ``type`` and no more. The region goes
     through the same hidden layers; only the last layer has its copy ``fc_roi``.
 
-    Losses: ``loss``, the classification loss, and ``loss_consistency``, :math:`\omega\lambda\,\mathrm{KL}`. Logged, not
-    summed: ``rm_kl``, the mean KL of the mixed samples; ``rm_lambda``, the mean :math:`\lambda` of the batch.
+    Losses: ``loss``, the classification loss, and ``loss_consistency``, ω λ KL. Logged, not
+    summed: ``rm_kl``, the mean KL of the mixed samples; ``rm_lambda``, the mean λ of the batch.
     ``LogConsistencyHook`` logs more.
 
     Args:

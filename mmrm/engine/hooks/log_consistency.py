@@ -17,8 +17,8 @@ from ..batched_images import unwrapped
 class LogConsistencyHook(Hook):
     r"""Logs ``rm_kl_blind`` and ``rm_entropy`` in every training iteration with ``RMConsistencyHead``.
 
-    ``rm_kl_blind`` is the KL between :math:`p^h` and its mean over the batch: the best that an answer without a look at
-    the region can reach. ``rm_entropy`` is :math:`\omega\lambda\,H(p^h)`, the difference between the consistency as the
+    ``rm_kl_blind`` is the KL between p^h and its mean over the batch: the best that an answer without a look at
+    the region can reach. ``rm_entropy`` is ω λ H(p^h), the difference between the consistency as the
     authors log it, a cross entropy, and the KL. Both are 0 where there is nothing to compare.
     """
 

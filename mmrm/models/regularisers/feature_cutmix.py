@@ -14,7 +14,7 @@ from .layer_mix import LayerMix
 
 
 def draw_box(lam: float, height: int, width: int, rng: Any) -> Tuple[Box, float]:
-    r"""Draw the box that the partner fills, sides :math:`\sqrt{1 - \lambda}` of the map's, clipped to the map.
+    r"""Draw the box that the partner fills, sides √(1 - λ) of the map's, clipped to the map.
 
     Args:
         lam: The share that a sample keeps, as drawn.
@@ -51,7 +51,7 @@ class FeatureCutMix(LayerMix):
     r"""Feature CutMix at a layer drawn evenly for each batch. At the layer ``'input'`` it is CutMix.
 
     Args:
-        alpha (float): :math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)`, above 0. Defaults to 1.0.
+        alpha (float): λ ~ Beta(α, α), above 0. Defaults to 1.0.
         layers (Sequence[str]): ``'input'`` and modules of the backbone that put out maps ``(N, C, H, W)``. Defaults to
             the input, the stem and the first three stages of a ResNet.
         rng (np.random.RandomState, optional): Defaults to None, NumPy's global generator.

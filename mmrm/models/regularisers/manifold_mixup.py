@@ -12,7 +12,7 @@ from .layer_mix import LayerMix
 
 
 def manifold_mixup(features: torch.Tensor, index: torch.Tensor, lam: Union[float, torch.Tensor]) -> torch.Tensor:
-    r"""Return :math:`\lambda h_i + (1 - \lambda) h_{\mathrm{index}(i)}`.
+    r"""Return λ h_i + (1 - λ) h_index(i).
 
     Args:
         features: Output of the layer, shape ``(N, ...)``.
@@ -25,7 +25,7 @@ def manifold_mixup(features: torch.Tensor, index: torch.Tensor, lam: Union[float
 class ManifoldMixup(LayerMix):
     r"""Manifold Mixup at a layer drawn evenly for each batch. At the layer ``'input'`` it is Mixup.
 
-    One permutation and one :math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)` serve the features and the labels.
+    One permutation and one λ ~ Beta(α, α) serve the features and the labels.
 
     Args:
         alpha (float): Above 0. Defaults to 1.0.

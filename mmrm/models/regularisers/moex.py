@@ -38,7 +38,7 @@ def moments(features: torch.Tensor, eps: float = EPS) -> Tuple[torch.Tensor, tor
 
 
 def exchange_moments(features: torch.Tensor, index: torch.Tensor, eps: float = EPS) -> torch.Tensor:
-    r"""Return :math:`\sigma_{\mathrm{index}(i)} (h_i - \mu_i) / \sigma_i + \mu_{\mathrm{index}(i)}`.
+    r"""Return σ_index(i) (h_i - μ_i) / σ_i + μ_index(i).
 
     Gradients flow through the moments of both.
 
@@ -54,7 +54,7 @@ def exchange_moments(features: torch.Tensor, index: torch.Tensor, eps: float = E
 class MoEx(LayerMix):
     r"""Moment Exchange at a layer. ``probs`` of ``batch_augments`` is how often it is applied.
 
-    The label keeps ``lam`` of its own, which is the loss :math:`\lambda\,\mathrm{CE}_a + (1 - \lambda)\,\mathrm{CE}_b`.
+    The label keeps ``lam`` of its own, which is the loss λ CE_a + (1 - λ) CE_b.
 
     Args:
         lam (float): The share of the sample whose moments are replaced, in [0, 1]. Defaults to 0.5.
@@ -80,15 +80,14 @@ class MoEx(LayerMix):
 class CutMixMoEx(MoEx):
     r"""CutMix of the images and, for some of the batches, MoEx of the mixed images with the same partners.
 
-    With :math:`c` the share that CutMix leaves a sample and :math:`\lambda` that of MoEx, the label is
+    With c the share that CutMix leaves a sample and λ that of MoEx, the label is::
 
-    .. math::
-        c\lambda\, y_a + \big((1 - c)\lambda + c (1 - \lambda)\big)\, y_b + (1 - c)(1 - \lambda)\, y_{b'},
+        c λ y_a + ((1 - c) λ + c (1 - λ)) y_b + (1 - c) (1 - λ) y_b'
 
-    :math:`b` the partner of :math:`a` and :math:`b'` that of :math:`b`.
+    b the partner of a and b' that of b.
 
     Args:
-        alpha (float): Of CutMix, :math:`c \sim \mathrm{Beta}(\alpha, \alpha)`, above 0. Defaults to 1.0.
+        alpha (float): Of CutMix, c ~ Beta(α, α), above 0. Defaults to 1.0.
         lam (float): Of MoEx, in [0, 1]. Defaults to 0.9.
         moex_prob (float): Probability that a batch also has its moments exchanged, in [0, 1]. Defaults to 0.25.
         layer (str): Where: a module of the backbone (or ``'input'``). Defaults to ``'maxpool'``.

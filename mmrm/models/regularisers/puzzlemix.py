@@ -1,14 +1,14 @@
 r"""PuzzleMix (Kim, Choo, Song, ICML 2020), with gco-wrapper for the graph cut.
 
-Both images of a pair are cut into ``n x n`` blocks. A mask :math:`z` says how much of a block of the mixed image comes
-from the sample itself, a transport :math:`\Pi` moves salient blocks to where they are shown:
+Both images of a pair are cut into ``n x n`` blocks. A mask z says how much of a block of the mixed image comes
+from the sample itself, a transport Π moves salient blocks to where they are shown:
 
 .. math::
     \tilde x = z \odot \Pi^\top x + (1 - z) \odot \Pi'^\top x' \qquad
     \tilde y = \bar z\, y + (1 - \bar z)\, y'
 
 The mask minimises the saliency that is lost, plus seams in the mask (``beta``) and in the image (``gamma``), minus the
-log-likelihood of the mask under :math:`\lambda` (``eta``). This file follows that order: saliency, energies, cut,
+log-likelihood of the mask under λ (``eta``). This file follows that order: saliency, energies, cut,
 transport, mix. The scales of ``beta``, ``gamma`` and ``eta`` are those of the authors' code.
 """
 
@@ -40,7 +40,7 @@ TINY = 1e-8
 def saliency_map(
     model: nn.Module, images: torch.Tensor, scores: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    r""":math:`\sqrt{\mathrm{mean}_c (\partial\, \mathrm{CE} / \partial x)^2}`, in evaluation mode.
+    r"""√(mean_c (∂ CE / ∂ x)^2), in evaluation mode.
 
     No parameter gets a gradient, no statistic of a norm moves and no random number is drawn.
 
@@ -92,7 +92,7 @@ class Energies(NamedTuple):
 
     Args:
         unary: Cost of each label in each block, shape ``(N, n, n, L)``.
-        down: Weight of :math:`(z_i - z_j)^2` for a block and the one below it, shape ``(N, n - 1, n)``.
+        down: Weight of (z_i - z_j)^2 for a block and the one below it, shape ``(N, n - 1, n)``.
         right: The same for a block and the one to its right, shape ``(N, n, n - 1)``.
     """
 
@@ -116,7 +116,7 @@ def mask_energies(
 
     The seam in the image, between a block of image p and its neighbour of image q, is the mean difference of the pixels
     on both sides (averaged over cells of ``neighbour_size`` pixels). It is split into unary terms and a weight of
-    :math:`(z_i - z_j)^2`: exact, but for a constant, for masks of 0 and 1, and linear in between.
+    (z_i - z_j)^2: exact, but for a constant, for masks of 0 and 1, and linear in between.
 
     Args:
         saliency: Of :func:`pool_saliency`, shape ``(N, n, n)``.
@@ -230,7 +230,7 @@ def cut_masks(energies: Energies, solve: Callable[..., np.ndarray] = graph_cut) 
 def transport_plan(mask: torch.Tensor, saliency: torch.Tensor, eps: float = 0.8) -> torch.Tensor:
     r"""Which block is moved to each place: salient blocks to places that are shown, not far.
 
-    Moving block i to place j costs :math:`\epsilon\, d_{ij}^2 - s_i [z_j > 0]`, with distances in shares of the image.
+    Moving block i to place j costs ε d_ij^2 - s_i [z_j > 0], with distances in shares of the image.
     In ``n`` rounds every block asks for its cheapest place, a place takes the cheapest of those who ask, and who is
     refused pays 1 more there from then on. A place that is shown always has a block: at first its own one asks for it.
 
@@ -327,10 +327,10 @@ class PuzzleMix(BoundAugment):
     the ImageNet row of the paper.
 
     Args:
-        alpha (float): :math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)`, above 0. Defaults to 1.0.
+        alpha (float): λ ~ Beta(α, α), above 0. Defaults to 1.0.
         beta (float): Weight of seams in the mask, at least 0. Defaults to 1.2.
         gamma (float): Weight of seams in the image, at least 0. Defaults to 0.5.
-        eta (float): Weight of the prior, a share of :math:`\lambda`, at least 0. Defaults to 0.2.
+        eta (float): Weight of the prior, a share of λ, at least 0. Defaults to 0.2.
         eps (float): Price of moving a block across the image, at least 0; 0 moves no blocks. Defaults to 0.8.
         labels (int): How many shares a block can take, at least 2. Defaults to 3: all, half, nothing.
         blocks (Sequence[int]): Numbers of blocks per side, each at least 2; for a batch one of those is drawn that

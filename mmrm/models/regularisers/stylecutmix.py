@@ -1,14 +1,14 @@
 r"""StyleCutMix (Hong, Choi, Kim, CVPR 2021), with its automatic gamma.
 
-CutMix of two images, each of which also takes on the other's style. With the box :math:`B` of the sample itself, the
-share :math:`r_s` of its own style and AdaIN's stylisation :math:`x_{12}` (content of 1, style of 2):
+CutMix of two images, each of which also takes on the other's style. With the box B of the sample itself, the
+share r_s of its own style and AdaIN's stylisation x_12 (content of 1, style of 2):
 
 .. math::
     g_{12} &= \gamma\, x_1 + (1 - \gamma)\, x_{12}, \qquad \gamma = \tanh(D[y_1, y_2] / \delta) \\
     \tilde x &= B \odot (r_s\, x_1 + (1 - r_s)\, g_{12}) + (1 - B) \odot ((1 - r_s)\, x_2 + r_s\, g_{21}) \\
     \lambda &= r\, |B| + (1 - r) (\gamma\, |B| + (1 - \gamma)\, r_s)
 
-Far classes (a large :math:`D`) keep their own styles. The style network needs RGB in 0..1.
+Far classes (a large D) keep their own styles. The style network needs RGB in 0..1.
 """
 
 from pathlib import Path
@@ -175,7 +175,7 @@ def check_distances(distances: torch.Tensor, num_classes: int, name: str = 'dist
 def style_gamma(
     distances: torch.Tensor, labels: torch.Tensor, partners: torch.Tensor, delta: float = 1.0, same_class: float = 2.0
 ) -> torch.Tensor:
-    r""":math:`\gamma = \tanh(D[y_1, y_2] / \delta)`, the share of its own style that each sample keeps for sure.
+    r"""γ = tanh(D[y_1, y_2] / δ), the share of its own style that each sample keeps for sure.
 
     Args:
         distances: Shape ``(K, K)``.
@@ -264,7 +264,7 @@ class StyleCutMix(BoundAugment):
             of ``torch.save``, or the numbers. See :func:`class_distances`.
         r (float): Weight of the content in the label, in [0, 1]; the style has the rest. Defaults to 0.7.
         delta (float): Styles of classes with a distance far above it are kept, above 0. Defaults to 1.0.
-        alpha (float): Size of the box and share of the style come from :math:`\mathrm{Beta}(\alpha, \alpha)`, above 0.
+        alpha (float): Size of the box and share of the style come from Beta(α, α), above 0.
             Defaults to 1.0.
         same_class (float): Added to the distance of a class from itself, at least 0. Defaults to 2.0.
         size (int): To which images are resized for all of it, in pixels, a multiple of 8 and at least 16. Defaults to
