@@ -149,6 +149,8 @@ def test_methods_are_trained_and_compared(tmp_path, capsys, monkeypatch):
     config, out = write_run(tmp_path, epochs=1, images=4), tmp_path / 'out'
     monkeypatch.setattr(jobs, 'subprocess', SimpleNamespace(Popen=InProcess, DEVNULL=None, STDOUT=None))
     argv = ['compare', str(config), '--work-dir', str(out), '--methods', 'none', 'rm', '--seeds', '0']
+    cli.main([*argv, '--dry-run'])
+    assert capsys.readouterr().out.count('new: ') == 2 and not list(out.rglob('*.log'))
     cli.main([*argv, '--jobs', '2', '--device', 'cpu', '--test-last', '--images-per-class', '1'])
     printed = capsys.readouterr().out
     assert 'rm seed 0: finished at' in printed and '| rm | 1 |' in printed and (out / 'report.html').is_file()
