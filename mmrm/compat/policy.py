@@ -10,9 +10,9 @@ remains code.
 """
 
 import functools
+import inspect
 import os
 import types
-from contextvars import ContextVar
 from typing import Dict
 
 import torch
@@ -25,7 +25,7 @@ from mmengine.runner import checkpoint as mmengine_checkpoint
 from ..utils.checkpoints import check_content, check_file, check_torch, load_errors, read_checkpoint
 from ..utils.errors import UserFileError
 from ..utils.settings import parse_config
-from ..utils.trust import check_names, is_plain, is_trusted
+from ..utils.trust import ForeignConfig, foreign_source, is_plain, registered_only
 
 try:
     from yaml import CSafeLoader as SafeLoader
@@ -33,8 +33,6 @@ except ImportError:  # PyYAML without libyaml
     from yaml import SafeLoader  # type: ignore[assignment]
 
 MOST_VALUES = 100_000  # of a yaml file, each alias counted as what it stands for
-# The weights whose config is being read, while mmengine has no other one.
-_weights: ContextVar[str] = ContextVar('weights', default='')
 
 
 class TagError(UserFileError):
@@ -104,32 +102,33 @@ def _name_files() -> None:
 
 def _guard_inferencers() -> None:
     """Read the config inside a checkpoint without running it, and only with names that are registered."""
-    read, build = Config.fromstring, BaseInferencer._init_model
+    read = Config.fromstring
 
     @functools.wraps(read)
     def fromstring(cfg_str, file_format):
-        weights = _weights.get()
-        if not weights or is_trusted():
+        source = foreign_source()
+        if not source:
             return read(cfg_str, file_format)
         if not is_plain(cfg_str):
             raise UserFileError(
-                f'checkpoint {weights}: its config contains code, which would be executed: refused. '
+                f'{source}: its config contains code, which would be executed: refused. '
                 'Give the config of the model as a file that you trust.'
             )
-        settings = parse_config(cfg_str) or {}
-        check_names(settings, f'checkpoint {weights}')
-        return Config(settings)
+        return ForeignConfig(parse_config(cfg_str) or {}, source)
 
-    @functools.wraps(build)
-    def _init_model(self, cfg, weights, *args, **kwargs):
-        before = _weights.set('' if cfg else str(weights))
-        try:
-            return build(self, cfg, weights, *args, **kwargs)
-        finally:
-            _weights.reset(before)
+    def guarded(inner):
+        @functools.wraps(inner)
+        def method(*args, **kwargs):
+            given = inspect.signature(inner).bind(*args, **kwargs).arguments
+            own = given.get('model') or given.get('cfg')
+            with registered_only('' if own else f'checkpoint {given.get("weights")}'):
+                return inner(*args, **kwargs)
+
+        return method
 
     Config.fromstring = staticmethod(fromstring)
-    BaseInferencer._init_model = _init_model
+    BaseInferencer.__init__ = guarded(BaseInferencer.__init__)  # the model, the pipeline, the visualizer
+    BaseInferencer._init_model = guarded(BaseInferencer._init_model)
 
 
 class _SafeTorch(types.ModuleType):

@@ -23,6 +23,7 @@ from ..utils.errors import UserError, UserFileError, one_line
 from ..utils.figures import short_name
 from ..utils.files import write_text
 from ..utils.random_state import seeded
+from ..utils.trust import registered_only
 from ..weights import find_checkpoint
 from ..weights.build import Run as Trained
 from ..weights.build import open_run
@@ -98,17 +99,16 @@ def is_drawn(pictures: Any) -> bool:
 
 def checkpoint_of(run: Run) -> Optional[Path]:
     """The run's best checkpoint, else its last; None if none was kept."""
-    try:
+    with contextlib.suppress(UserError, OSError):
         return Path(find_checkpoint(run.log.folder))
-    except (UserError, OSError):
-        return None
+    return None
 
 
 def _draw(checkpoint: Path, device: str) -> Tuple[dict, bool]:
     """The pictures, and whether all of them could be made."""
     drawn: dict = dict(notes=[])
-    parts = dict(maps=maps, confusions=confusions)
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), seeded(SEED):
+    parts, quiet = dict(maps=maps, confusions=confusions), contextlib.redirect_stdout(io.StringIO())
+    with warnings.catch_warnings(), quiet, seeded(SEED), registered_only(f'checkpoint {checkpoint}'):
         warnings.simplefilter('ignore')
         try:
             run = open_run(checkpoint, device=device)

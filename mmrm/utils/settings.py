@@ -13,57 +13,19 @@ from typing import Dict, List, NamedTuple, Optional
 from .config import type_name
 
 # The parts of a config that decide a result, besides versions and the processor.
-SECTIONS = (
-    'model',
-    'data_preprocessor',
-    'train_dataloader',
-    'val_dataloader',
-    'optim_wrapper',
-    'param_scheduler',
-    'train_cfg',
-    'val_cfg',
-    'custom_hooks',
-    'auto_scale_lr',
-    'randomness',
-)
+SECTIONS = ('model', 'data_preprocessor', 'train_dataloader', 'val_dataloader', 'optim_wrapper', 'param_scheduler')
+SECTIONS += ('train_cfg', 'val_cfg', 'custom_hooks', 'auto_scale_lr', 'randomness')
 LOGGED_ONLY = ('log_blind_kl', 'log_entropy')  # of 0.3's head: one number more in the log
 # Keys that decide nothing at any depth: where the data is, how fast it is read, how often a run validates.
-IGNORED = (
-    'data_root',
-    'data_prefix',
-    'ann_file',
-    'backend_args',
-    'file_client_args',
-    'num_workers',
-    'persistent_workers',
-    'pin_memory',
-    'prefetch_factor',
-    'lazy_init',
-    'serialize_data',
-    'val_interval',
-    'val_begin',
-    'dynamic_intervals',
-    '_scope_',
-    *LOGGED_ONLY,
-)
+IGNORED = ('data_root', 'data_prefix', 'ann_file', 'backend_args', 'file_client_args', 'num_workers')
+IGNORED += ('persistent_workers', 'pin_memory', 'prefetch_factor', 'lazy_init', 'serialize_data', 'val_interval')
+IGNORED += ('val_begin', 'dynamic_intervals', '_scope_', *LOGGED_ONLY)
 LENGTH = ('max_epochs', 'max_iters')
 WEIGHTS = ('checkpoint', 'pretrained')
 # Hooks that log or stop a run and do not change what it computes.
-WATCHING_HOOKS = (
-    'CheckClassesHook',
-    'LogConsistencyHook',
-    'NonFiniteLossHook',
-    'MixedBatchesHook',
-    'CheckInvalidLossHook',
-    'NumClassCheckHook',
-    'VisualizationHook',
-    'DetVisualizationHook',
-    'SegVisualizationHook',
-    'ProfilerHook',
-    'MemoryProfilerHook',
-    'EmptyCacheHook',
-    'EarlyStoppingHook',
-)
+WATCHING_HOOKS = ('CheckClassesHook', 'LogConsistencyHook', 'NonFiniteLossHook', 'MixedBatchesHook')
+WATCHING_HOOKS += ('CheckInvalidLossHook', 'NumClassCheckHook', 'VisualizationHook', 'DetVisualizationHook')
+WATCHING_HOOKS += ('SegVisualizationHook', 'ProfilerHook', 'MemoryProfilerHook', 'EmptyCacheHook', 'EarlyStoppingHook')
 # On a resume these come from the checkpoint, whatever the config says.
 RESTORED = ('optim_wrapper.optimizer.', 'param_scheduler.', 'auto_scale_lr', 'seed')
 

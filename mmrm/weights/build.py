@@ -17,7 +17,7 @@ from ..utils import paths
 from ..utils.config import number_of_classes, preprocessor_of, read_config, require, type_name
 from ..utils.errors import UserError, UserFileError, UserValueError, one_line, printable
 from ..utils.settings import parse_config
-from ..utils.trust import check_names, is_trusted, read_foreign_config
+from ..utils.trust import ForeignConfig, is_trusted, read_foreign_config, registered_only
 from .provenance import Weights, read_weights
 from .runs import find_checkpoint
 from .strict import UNUSED_IN_TEST, load_weights
@@ -68,7 +68,7 @@ def build_model(cfg: Config) -> torch.nn.Module:
     level = logger.level
     logger.setLevel('WARNING')
     try:
-        return MODELS.build(model)
+        return registered_only(cfg)(MODELS.build)(model)
     finally:
         logger.setLevel(level)
 
@@ -148,10 +148,9 @@ def config_of(weights: Weights, config: Optional[Union[str, Path]] = None) -> Co
         return load_config(config)
     carried = parse_config(str(weights.meta.get('cfg') or '')) or {}
     if isinstance(carried.get('model'), dict):
-        check_names(carried, f'checkpoint {weights.file}')
         if is_trusted() and carried.get('custom_imports'):
             import_modules_from_strings(**carried['custom_imports'])
-        return Config(carried)
+        return ForeignConfig(carried, f'checkpoint {weights.file}')
     files = sorted(weights.file.parent.glob('*.py'))
     if len(files) == 1:
         return read_foreign_config(files[0])

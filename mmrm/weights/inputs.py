@@ -16,7 +16,7 @@ from ..datasets.images import BrokenImageError, inspect_image
 from ..utils.config import dataset_class, datasets, preprocessor_of, test_steps, type_name
 from ..utils.errors import UserError, UserValueError, one_line
 from ..utils.figures import channel_order
-from .build import scope
+from .build import registered_only, scope
 
 SIZES = {'CIFAR10': 32, 'CIFAR100': 32}  # of data sets that hold their pixels
 
@@ -88,11 +88,11 @@ class Reader:
 
     def __init__(self, cfg: Config):
         scope(cfg)
-        self.steps = test_steps(cfg)
+        self.cfg, self.steps, self.load = cfg, test_steps(cfg), None
         if self.steps is None:
             raise UserValueError('the config has neither test_dataloader nor val_dataloader.')
-        self.transform, self.load = Compose(self.steps), None
         try:
+            self.transform = registered_only(cfg)(Compose)(self.steps)
             try:
                 self.read_blank()
             except KeyError:  # it reads no file: the data set holds pixels, in RGB
@@ -115,7 +115,7 @@ class Reader:
         if self.load:
             data = self.load(data)
             data['img'] = data['img'][..., ::-1].copy()
-        return self.transform(data)['inputs'].permute(1, 2, 0).numpy()
+        return registered_only(self.cfg)(self.transform)(data)['inputs'].permute(1, 2, 0).numpy()
 
     def read_blank(self, size: Tuple[int, int] = (400, 300)) -> np.ndarray:
         """What it reads from a black image of this width and height."""

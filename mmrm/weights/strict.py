@@ -20,7 +20,6 @@ from .runs import find_checkpoint
 
 HOW = ' MMRM_BACKBONE=PATH or --cfg-options model.init_cfg.checkpoint=PATH names another file or run.'
 # An RM head's RoI layer serves training only; batch norm's counter is unused with a fixed momentum.
-FINITE = torch.zeros(1)
 UNUSED_IN_TEST = (f'{ROI_LAYER}.', 'num_batches_tracked')
 
 
@@ -94,7 +93,8 @@ def load_backbone(
 
 def check_finite(given: StateDict, wanted: StateDict, file: Union[str, Path]) -> None:
     """Raise if tensors of a file are not finite; a mask of infinite values is, in the network as it is built, too."""
-    broken = [key for key, value in given.items() if not _is_finite(value) and _is_finite(wanted.get(key, FINITE))]
+    masks = [key for key, value in wanted.items() if not _is_finite(value)]
+    broken = [key for key, value in given.items() if key not in masks and not _is_finite(value)]
     if broken:
         raise UserFileError(f'{file}: {len(broken)} tensors contain NaN or infinite values: {abbreviate(broken)}.')
 
@@ -129,8 +129,8 @@ def load_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) 
     own = model.state_dict()
     parts = {name for name, _ in model.named_children()}
     checkpoint = read_checkpoint(path)
-    state = checkpoint.get('state_dict', checkpoint)
-    state = {name.removeprefix('module.'): value for name, value in state.items()}
+    named = getattr(checkpoint.get('state_dict', checkpoint), 'items', tuple)()
+    state = {str(name).removeprefix('module.'): value for name, value in named if isinstance(value, torch.Tensor)}
 
     def needed(name: str) -> bool:
         return not any(part in name for part in unused)

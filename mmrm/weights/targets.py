@@ -14,6 +14,7 @@ from torch import nn
 
 from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError
+from ..utils.trust import registered_only
 from .layouts import PVT_DEPTHS, Network, Rules, StateDict, compare, count_modules, describe, pvt_to_timm, rename
 
 LIBRARIES = ('torchvision', 'timm', 'transformers')
@@ -142,7 +143,7 @@ def source_classifier(facts: Facts) -> Callable[[torch.Tensor], torch.Tensor]:
             config['gap_before_final_norm'] = not facts.norm_first
         fill_registry(config)
     config.pop('init_cfg', None)
-    backbone = MODELS.build(config)
+    backbone = registered_only(f'checkpoint {facts.source}')(MODELS.build)(config)
     backbone.load_state_dict(facts.network.backbone, strict=False)
     backbone.eval()
     weight, bias = facts.network.head['fc.weight'].float(), facts.network.head['fc.bias'].float()

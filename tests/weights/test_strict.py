@@ -258,3 +258,12 @@ def test_a_deeper_network_is_not_taken_for_this_one(tmp_path):
     torch.save(dict(state_dict=state), tmp_path / 'deeper.pth')
     with pytest.raises(UserFileError, match=r'does not fit the config: .*not in the model: backbone\.layer1\.2\.conv1'):
         load_weights(model, str(tmp_path / 'deeper.pth'), UNUSED_IN_TEST)
+
+
+@pytest.mark.parametrize(
+    'content', [{1: torch.zeros(2)}, dict(state_dict=[1]), dict(state_dict={'weight': 'text', 1: 2})]
+)
+def test_a_file_whose_weights_are_not_named_tensors_is_refused(content, tmp_path):
+    torch.save(content, tmp_path / 'odd.pth')
+    with pytest.raises(UserFileError, match=r'odd\.pth does not fit the config: 2 of 2 tensors not in the file'):
+        load_weights(torch.nn.Linear(2, 2), str(tmp_path / 'odd.pth'))
