@@ -65,9 +65,7 @@ def describe_input(cfg: Config, size: Optional[Tuple[int, int]] = None) -> Input
     order = channel_order(cfg, MODELS.build({'type': 'ClsDataPreprocessor', **settings}))
     sizes = {reader.read_blank(size).shape[:2] for size in ((400, 300), (310, 410))}
     fixed = sizes.pop() if len(sizes) == 1 else None
-    mean, std = (
-        None if settings.get(key) is None else [float(value) for value in settings[key]] for key in ('mean', 'std')
-    )
+    mean, std = (settings.get(key) and [float(value) for value in settings[key]] for key in ('mean', 'std'))
     return Input(size or fixed, mean, std, order, [_plain(step) for step in reader.steps])
 
 

@@ -22,7 +22,10 @@ def resize(image, size, step):
 
 def read_image(file, note):
     """An image as the network takes it, float32, (1, 3, height, width)."""
-    image = np.asarray(ImageOps.exif_transpose(Image.open(file)).convert('RGB'))
+    image = ImageOps.exif_transpose(Image.open(file))
+    if image.mode.startswith('I'):  # grey of 16 bits, of which convert would keep those below 256
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    image = np.asarray(image.convert('RGB'))
     for step in note['pipeline']:
         height, width = image.shape[:2]
         scale = step.get('scale') or step.get('crop_size')
@@ -45,14 +48,13 @@ def main(network, *files):
 
     session = onnxruntime.InferenceSession(network)
     found = session.get_modelmeta().custom_metadata_map
-    note = {key: json.loads(found[key]) for key in ('pipeline', 'mean', 'std', 'classes')}
-    note['channel_order'] = found['channel_order']
+    note = {**found, **{key: json.loads(found[key]) for key in ('pipeline', 'mean', 'std', 'classes')}}
     for file in files:
         logits = session.run(None, {session.get_inputs()[0].name: read_image(file, note)})[0][0]
         scores = np.exp(logits - logits.max())
         scores /= scores.sum()
-        best = scores.argsort()[::-1][:3]
-        print(file, *(f'{note["classes"][index]} {scores[index]:.3f}' for index in best), sep='   ')
+        best = (f'{note["classes"][index]} {scores[index]:.3f}' for index in scores.argsort()[::-1][:3])
+        print(file, *best, sep='   ')
 
 
 if __name__ == '__main__':

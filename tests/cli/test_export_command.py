@@ -88,14 +88,16 @@ def test_a_program_has_the_same_logits_for_any_number_of_images_and_says_what_go
 
 
 def test_the_script_beside_a_network_gives_the_probabilities_of_predict(program, short, tmp_path, capsys):
-    """Run as it stands, on images that are wide, tall and a JPEG."""
+    """Run as it stands, on images that are wide, tall, a JPEG and a PNG of 16 bits."""
     out, kind = program
     if kind != 'onnx':
         pytest.skip('is for ONNX')
     images = write_images(tmp_path / 'images')
     Image.open(images[1]).rotate(90, expand=True).save(images[1])
     Image.open(images[2]).save(tmp_path / 'images' / 'photo.jpg', quality=95)
-    images.append(tmp_path / 'images' / 'photo.jpg')
+    deep = np.asarray(Image.open(images[0]).convert('L')).astype(np.uint16) * 250
+    Image.fromarray(deep).save(tmp_path / 'images' / 'deep.png')  # grey of 16 bits
+    images += [tmp_path / 'images' / 'photo.jpg', tmp_path / 'images' / 'deep.png']
     assert call_main(predict, capsys, short, *images, '--json', tmp_path / 'expected.json')[0] == 0
     command = [sys.executable, out.with_name('predict_onnx.py'), out, *images]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=tmp_path)
