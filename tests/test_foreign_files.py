@@ -15,6 +15,7 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from mmengine.runner.checkpoint import CheckpointLoader
 from mmpretrain.registry import DATASETS, MODELS
+from PIL import Image
 from run_logs import epochs, settings, write_session
 from safetensors.torch import save_file
 from tiny_run import write_trained
@@ -286,19 +287,40 @@ def test_a_deeply_nested_safetensors_header_is_no_crash(place, tmp_path):
             read_checkpoint(tmp_path / 'deep.safetensors')
 
 
-def test_weights_that_are_not_numbers_are_refused_by_name(foreign, tmp_path, capsys):
+@pytest.mark.parametrize(
+    'name, value',
+    [
+        ('backbone.layer1.0.conv1.weight', float('nan')),
+        ('backbone.bn1.running_var', float('inf')),
+        ('backbone.bn1.running_var', -1.0),
+    ],
+)
+def test_weights_that_are_not_numbers_are_refused_by_name(name, value, foreign, tmp_path, capsys):
     saved = torch.load(foreign(), weights_only=True)
-    name = 'backbone.layer1.0.conv1.weight'
-    saved['state_dict'][name][0] = float('nan')
+    saved['state_dict'][name][0] = value
     torch.save(saved, tmp_path / 'foreign.pth')
     (tmp_path / 'own.py').write_text(saved['meta']['cfg'])
-    for command in (('predict', 'foreign.pth', image(tmp_path)), ('test', 'own.py', 'foreign.pth')):
+    start = ('train', 'own.py', '--work-dir', 'work', '--cfg-options', 'load_from=foreign.pth', 'allow_partial=True')
+    for command in (
+        ('predict', 'foreign.pth', image(tmp_path)),
+        ('test', 'own.py', 'foreign.pth'),
+        ('export', 'classifier', 'foreign.pth', 'out.pth'),
+        ('export', 'backbone', 'foreign.pth', 'out.pth'),
+        start,
+    ):
         code, _, err = call(capsys, *command)
-        assert code == 2 and f'NaN or infinite values: {name}' in err
+        assert code == 2 and 'has NaN, Inf or a negative variance in ' in err and name[len('backbone.') :] in err
     masked = torch.nn.Linear(2, 2)
     masked.register_buffer('mask', torch.full((2, 2), float('-inf')))  # as the network itself has it
     torch.save(masked.state_dict(), tmp_path / 'masked.pth')
     load_weights(masked, str(tmp_path / 'masked.pth'))
+
+
+def test_a_network_that_returns_nan_predicts_nothing(foreign, tmp_path, capsys):
+    file = foreign(**{'model.data_preprocessor.std': [0.0] * 3, 'model.data_preprocessor.mean': [0.0] * 3})
+    Image.new('RGB', (32, 32)).save(tmp_path / 'black.png')  # 0 / 0
+    code, out, err = call(capsys, 'predict', file, tmp_path / 'black.png')
+    assert code == 2 and 'returns NaN' in err and 'nan' not in out
 
 
 @pytest.mark.parametrize('read', [read_checkpoint, lambda path: CheckpointLoader.load_checkpoint(str(path))])

@@ -5,6 +5,7 @@ Nothing here imports torch or mmengine, so that ``--help`` and a mistyped option
 
 import argparse
 import difflib
+import functools
 import logging
 import os
 
@@ -82,18 +83,14 @@ class KeyValues(argparse.Action):
                 getattr(namespace, self.dest)[key] = value
 
 
-def positive(text: str) -> int:
-    """An argument that is a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of 1 or more')
+def positive(text: str, least: int = 1) -> int:
+    """An argument that is a whole number of at least 1, or of at least ``least``."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of {least} or more')
     return int(text)
 
 
-def natural(text: str) -> int:
-    """An argument that is a whole number of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of 0 or more')
-    return int(text)
+natural = functools.partial(positive, least=0)
 
 
 def start_process(args: argparse.Namespace) -> None:

@@ -37,7 +37,7 @@ from ..utils.processes import RANK_VARIABLES, is_reporting_process, local_rank, 
 from ..utils.saved import parse_name
 from ..weights import check_placement
 from ..weights.runs import best_checkpoints, find_checkpoint, latest_checkpoint, saved_checkpoints
-from ..weights.strict import check_weights, init_cfgs
+from ..weights.strict import MisfitError, check_weights, init_cfgs
 from .options import DEVICES
 
 
@@ -132,7 +132,7 @@ def check_start(model: torch.nn.Module, cfg: Config) -> None:
     """Raise unless ``load_from`` fills the whole model; with ``allow_partial=True`` in the config, warn."""
     try:
         check_weights(model, cfg.load_from)
-    except UserFileError as error:
+    except MisfitError as error:
         if not cfg.get('allow_partial'):
             raise UserFileError(f'load_from: {error}. To load what fits: --cfg-options allow_partial=True') from error
         warn(f'load_from: {error}. Only what fits is loaded.')

@@ -17,6 +17,7 @@ from . import targets
 from .layouts import Network, StateDict, compare, describe, find_prefixes, identify, split
 from .provenance import Weights, provenance, read_weights
 from .runs import find_checkpoint
+from .strict import check_finite
 
 LAYOUTS = ('mmpretrain', *targets.LIBRARIES)
 SUFFIXES = ('.pth', '.pt', '.safetensors')
@@ -230,6 +231,7 @@ def save(state_dict: StateDict, out: Path, meta: dict, overwrite: bool = False, 
     Returns:
         dict: ``meta``.
     """
+    check_finite(state_dict, {}, out)
     # Own storages, so that no view drags the rest of a checkpoint along.
     tensors = OrderedDict(
         (key, value.detach().cpu().clone(memory_format=torch.contiguous_format)) for key, value in state_dict.items()

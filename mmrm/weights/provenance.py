@@ -66,8 +66,4 @@ def provenance(weights: Weights, written: StateDict) -> dict:
 
 def file_hash(file: Path) -> str:
     """SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open(file, 'rb') as stream:
-        for block in iter(lambda: stream.read(1 << 20), b''):
-            digest.update(block)
-    return digest.hexdigest()
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -23,6 +23,10 @@ HOW = ' MMRM_BACKBONE=PATH or --cfg-options model.init_cfg.checkpoint=PATH names
 UNUSED_IN_TEST = (f'{ROI_LAYER}.', 'num_batches_tracked')
 
 
+class MisfitError(UserFileError):
+    """Weights of another model, of which a part may fit."""
+
+
 class Loaded(NamedTuple):
     """What :func:`load_backbone` put into a backbone.
 
@@ -92,11 +96,12 @@ def load_backbone(
 
 
 def check_finite(given: StateDict, wanted: StateDict, file: Union[str, Path]) -> None:
-    """Raise if tensors of a file are not finite; a mask of infinite values is, in the network as it is built, too."""
+    """Raise if weights are not finite, or a variance is negative; a mask of infinite values is as it is built."""
     masks = [key for key, value in wanted.items() if not _is_finite(value)]
     broken = [key for key, value in given.items() if key not in masks and not _is_finite(value)]
+    broken += [key for key, value in given.items() if key.endswith('running_var') and (value < 0).any()]
     if broken:
-        raise UserFileError(f'{file}: {len(broken)} tensors contain NaN or infinite values: {abbreviate(broken)}.')
+        raise UserFileError(f'{file} has NaN, Inf or a negative variance in {abbreviate(broken)}.')
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
@@ -141,10 +146,10 @@ def load_weights(model: torch.nn.Module, path: str, unused: Sequence[str] = ()) 
         for name, value in state.items()
         if name in own or not unused or (name.partition('.')[0] in parts and needed(name))
     }
+    check_finite(given, own, path)
     problems = compare(wanted, given, 'the model')
     if problems:
-        raise UserFileError(f'checkpoint {path} does not fit the config: {problems}')
-    check_finite(given, own, path)
+        raise MisfitError(f'checkpoint {path} does not fit the config: {problems}')
     model.load_state_dict(given, strict=False)
 
 

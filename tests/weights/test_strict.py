@@ -154,7 +154,7 @@ WRONG = {
     'no backbone': (lambda: dict(state_dict={'head.fc.weight': torch.ones(5, 4)}), 'no backbone in it|head.'),
     'no tensors': (lambda: dict(state_dict=dict(epoch=3)), 'no tensor among its entries (epoch)'),
     'a list': (lambda: [torch.ones(2)], 'it is a list, not a dictionary of tensors'),
-    'not finite': (lambda: {**tensors(), **NOT_FINITE}, 'NaN or infinite values: layer2.0.bn1.running_mean'),
+    'not finite': (lambda: {**tensors(), **NOT_FINITE}, 'NaN, Inf or a negative variance in layer2.0.bn1.running_mean'),
 }
 
 
