@@ -265,10 +265,13 @@ def test_a_foreign_checkpoint_is_refused_where_torch_cannot_read_it_safely(tmp_p
 # ------------------------------------------------------------------------------------------------------ what is shown
 def test_names_in_a_foreign_checkpoint_do_not_reach_the_terminal_as_they_are(foreign, tmp_path, capsys):
     saved = torch.load(foreign(), weights_only=True)
-    saved['meta']['dataset_meta'] = dict(classes=('\x1b[31mred', 'class\x9b1'))
+    saved['meta']['dataset_meta'] = dict(classes=('\x1b[31mred', 'class\x9b1\nerror: none'))
     torch.save(saved, tmp_path / 'foreign.pth')
-    code, out, _ = call(capsys, 'predict', tmp_path / 'foreign.pth', image(tmp_path))
-    assert code == 0 and '[31mred' in out and not {'\x1b', '\x9b'} & set(out)
+    good, bad = image(tmp_path).rename(tmp_path / 'good\x1b[2J.png'), tmp_path / 'bad\x1b[2J.png'
+    bad.touch()
+    code, out, err = call(capsys, 'predict', tmp_path / 'foreign.pth', good, bad)
+    assert code == 1 and '[31mred' in out and 'bad\ufffd[2J.png is empty' in err and len(out.splitlines()) == 2
+    assert not {'\x1b', '\x9b'} & set(out + err)
     saved['state_dict']['backbone.\x1b]0;title\x07'] = torch.zeros(1)
     torch.save(saved, tmp_path / 'foreign.pth')
     code, _, err = call(capsys, 'predict', tmp_path / 'foreign.pth', image(tmp_path))

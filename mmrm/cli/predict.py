@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from ..utils.errors import UserError, UserFileError, cli, one_line
+from ..utils.errors import UserError, UserFileError, cli, one_line, printable
 from .options import Parser, positive
 
 UNREADABLE = 1  # exit code where an image could not be read; the others were predicted
@@ -45,7 +45,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             image = reader(file)
         except UserError as error:
             rows.append(dict(file=str(file), error=one_line(error)))
-            print(f'error: {one_line(error)}', file=sys.stderr, flush=True)
+            print(f'error: {printable(one_line(error))}', file=sys.stderr, flush=True)
             unreadable += 1
             continue
         classes = predict(run, image, args.top)
@@ -117,7 +117,8 @@ def show(rows: Sequence[Dict[str, Any]]) -> None:
         width = max(len('image'), *(len(row['file']) for row in rows))
         print(f'{"image":{width}}  classes')
     for row in rows:
-        print(f'{row["file"]:{width}}  ' + '   '.join(f'{each["name"]} {each["score"]:.3f}' for each in row['classes']))
+        found = '   '.join(f'{each["name"]} {each["score"]:.3f}' for each in row['classes'])
+        print(f'{" ".join(printable(row["file"]).split()):{width}}  {found}')
 
 
 # ------------------------------------------------------------------------------------------------------ activation maps
@@ -149,8 +150,7 @@ def write_maps(run, reader, image, name: str, classes: List[Dict[str, Any]], out
     maps, _ = cam.activation_maps(
         run.model, normalise(image, run.model.data_preprocessor), [each['index'] for each in classes]
     )
-    side = 1.6
-    wide = shown.shape[1] / shown.shape[0]
+    side, wide = 1.6, shown.shape[1] / shown.shape[0]
     figure = figures.new_figure((len(classes) + 1) * side * wide + 0.2, side + 0.5, images=True)
     axes = figure.subplots(1, len(classes) + 1, squeeze=False)[0]
     axes[0].imshow(shown, interpolation='nearest')

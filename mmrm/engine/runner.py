@@ -28,6 +28,7 @@ from mmengine.visualization import Visualizer
 from torch.utils.data import DataLoader
 
 from ..utils import settings
+from ..utils.checkpoints import check_class_order
 from ..utils.config import type_name
 from ..utils.errors import UserError, UserFileError, UserValueError, check_names
 from ..utils.files import atomic_write, write_text
@@ -212,8 +213,11 @@ class Runner(MMEngineRunner):
 
     def load_checkpoint(self, filename: str, *args, **kwargs) -> dict:
         checkpoint = super().load_checkpoint(filename, *args, **kwargs)
+        meta = checkpoint.get('meta') or {}
+        for loop in (self._train_loop, self._test_loop):
+            if hasattr(loop, 'dataloader'):
+                check_class_order(meta, loop.dataloader.dataset, filename)
         if self._resume:
-            meta = checkpoint.get('meta') or {}
             if 'config' in meta:  # mmengine's resume would execute that text; its own checkpoints have 'cfg' instead
                 raise UserFileError(
                     f"checkpoint {filename} has code in meta['config'], and a resume would execute it: "

@@ -182,6 +182,22 @@ def meta_of(checkpoint: Any, file: Path) -> dict:
     return meta
 
 
+def check_class_order(meta: Mapping, dataset: Any, path: Union[str, Path]) -> None:
+    """Raise if a checkpoint has the classes of a data set in another order: its results would be of other classes.
+
+    Args:
+        meta (Mapping): Of the checkpoint.
+        dataset (Any): With ``metainfo['classes']``, or without.
+        path (str | Path): The checkpoint.
+    """
+    infos = meta.get('dataset_meta'), getattr(dataset, 'metainfo', None)
+    saved, names = ([str(name) for name in (info or {}).get('classes') or ()] for info in infos)
+    if saved != names and sorted(saved) == sorted(names):
+        moved = next(name for name, other in zip(names, saved) if name != other)
+        places = f'{moved} is class {saved.index(moved)} in it and class {names.index(moved)} in the data'
+        raise UserFileError(f'checkpoint {path} has the classes of the data in another order: {places}.')
+
+
 def tensor_hash(state_dict: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 of names, types, shapes and values, in the order of the names.
 

@@ -165,7 +165,7 @@ def class_names(weights: Weights, cfg: Config) -> List[str]:
     meta = weights.meta.get('dataset_meta')
     names = (meta.get('classes') or meta.get('CLASSES')) if isinstance(meta, dict) else None
     if isinstance(names, (list, tuple)) and len(names) == number:
-        return [printable(str(name)) for name in names]
+        return [' '.join(printable(str(name)).split()) for name in names]
     return [f'class {index}' for index in range(number)]
 
 

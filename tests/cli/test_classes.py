@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
 from PIL import Image
-from tiny_run import BESIDE, write_run
+from tiny_run import BESIDE, write_run, write_trained
 
 from mmrm import cli
 from mmrm.engine.classes import check_classes
@@ -178,6 +179,17 @@ def test_test_compares_too(tmp_path, error):
     (tmp_path / 'any.pth').write_bytes(b'')
     line = error(cli.main, 'test', tiny(tmp_path), tmp_path / 'any.pth')
     assert 'test_dataloader.dataset (CustomDataset) has 4 classes' in line
+
+
+@pytest.mark.parametrize('command', ['test', 'train'])
+def test_a_checkpoint_with_the_classes_in_another_order_is_refused(command, tmp_path, error):
+    config, checkpoint = write_trained(tmp_path)
+    saved = torch.load(checkpoint, weights_only=True)
+    saved['meta']['dataset_meta'] = dict(classes=('class1', 'class0'))
+    torch.save(saved, checkpoint)
+    use = [checkpoint] if command == 'test' else ['--cfg-options', f'load_from={checkpoint}']
+    line = error(cli.main, command, config, '--work-dir', tmp_path / 'work', *use)
+    assert 'in another order: class0 is class 1 in it and class 0 in the data' in line
 
 
 @pytest.mark.parametrize(
