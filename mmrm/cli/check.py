@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 from ..utils import paths
-from ..utils.errors import UserError, abbreviate, cli, one_line
+from ..utils.errors import UserError, abbreviate, cli, one_line, printable
 from .options import Parser, positive
 
 
@@ -31,7 +31,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('--jobs', type=positive, metavar='N', help='threads that decode (default: one per core)')
     args = parser.parse_args(argv)
     report = check(args.config, args.cfg_options, args.data, args.jobs)
-    print('\n'.join(report.facts), flush=True)
+    print(printable('\n'.join(report.facts)), flush=True)
     if report.problems:
         raise UserError(f'{len(report.problems)} problem(s)\n- ' + '\n- '.join(report.problems))
     from mmengine.device import get_device

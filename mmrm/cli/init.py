@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..utils.errors import UserError, UserFileError, UserValueError, abbreviate, cli, one_line
+from ..utils.errors import UserError, UserFileError, UserValueError, abbreviate, cli, one_line, printable
 from ..utils.files import atomic_write, check_out, write_text
 from ..utils.paths import find, show_path
 from ..utils.processes import clock, cores
@@ -108,8 +108,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         folder = split_off(folder, args.val)
     print(f'folder      {folder.root}')
     for finding in broken:
-        print(f'broken      {finding.path} {finding.problem}')
-    print('\n'.join(describe(folder, findings)))
+        print(printable(f'broken      {finding.path} {finding.problem}'))
+    print(printable('\n'.join(describe(folder, findings))))
     size, images = args.size or choose_size(findings), folder.count('train')
     name, network = choose_network(args.network, images, size)
     checkpoint, tensors = choose_weights(args.weights, name, network, config)

@@ -203,6 +203,15 @@ def test_networks_that_cannot_be_used_are_errors(name, message):
 
 
 # ---------------------------------------------------------------------------------------------------------- the command
+def test_names_of_folders_and_files_do_not_reach_the_terminal_as_they_are(init, here, capsys):
+    (here / 'shapes' / 'circle').rename(here / 'shapes' / 'circle\x1b[31m')
+    (here / 'shapes' / 'square' / 'zero\x1b[2J.jpg').touch()
+    code, out, err = init('--weights', 'none')
+    assert code == 0 and 'circle\ufffd[31m' in out and 'zero\ufffd[2J.jpg is empty' in out and '\x1b' not in out + err
+    cli.main(['check', 'shapes.py'])
+    assert '\x1b' not in ''.join(capsys.readouterr())
+
+
 def test_a_folder_becomes_a_config_with_weights_and_lists(init, here, stand_in, monkeypatch, capsys):
     (here / 'shapes' / 'circle' / 'zero.jpg').touch()
     monkeypatch.setenv('TORCH_HOME', str(stand_in.parents[2]))
