@@ -34,7 +34,7 @@ SIZES = dict(
     datasets=750,
     models=1345,
     engine=1858,
-    weights=1697,
+    weights=1704,
     report=1413,
     cli=2021,
 )

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Optional, Tuple, Union
 
 import torch
+from mmengine.config import Config
 
 from ..core import ROI_LAYER
 from ..utils.errors import UserFileError, UserValueError, abbreviate
 from ..utils.files import atomic_write, check_out
 from ..utils.settings import parse_config
-from ..utils.trust import check_names
+from ..utils.trust import ForeignConfig, check_names
 from . import targets
 from .layouts import Network, StateDict, compare, describe, find_prefixes, identify, split
 from .provenance import Weights, provenance, read_weights
@@ -119,13 +120,13 @@ def _for_mmpretrain(facts: targets.Facts) -> Tuple[StateDict, dict]:
 
 
 def facts_of(
-    weights: Weights, settings: Optional[dict] = None, size: Optional[int] = None, linear: bool = True
+    weights: Weights, settings: Union[Config, dict, None] = None, size: Optional[int] = None, linear: bool = True
 ) -> targets.Facts:
     """What the renaming to another library must know of a checkpoint.
 
     Args:
         weights (Weights): The checkpoint.
-        settings (dict, optional): The config that made it. Defaults to None: what it carries, read, not executed.
+        settings (Config | dict, optional): The config that made it. None: what it carries, read, not executed.
         size (int, optional): Side of its images in pixels. Defaults to None: not known.
         linear (bool): Whether its head must be one linear layer. Defaults to True.
     """
@@ -135,7 +136,8 @@ def facts_of(
     backbone = backbone_of(weights, settings)
     if settings is None and linear:  # another library's network is compared with one that is built from it
         check_names(dict(model=dict(backbone=backbone)), f'checkpoint {weights.file}')
-    return targets.Facts(network, config, weights.file, backbone, norm_first(network, backbone, weights.meta), size)
+    first, foreign = norm_first(network, backbone, weights.meta), isinstance(settings, (ForeignConfig, type(None)))
+    return targets.Facts(network, config, weights.file, backbone, first, size, foreign)
 
 
 def backbone_of(weights: Weights, settings: Optional[dict] = None) -> dict:

@@ -80,7 +80,7 @@ def export_folder(
             f'{run.checkpoint} was trained on BGR images (to_rgb=False in its data preprocessor), and '
             f'{library} reads RGB: its colors would be wrong. Use mmrm export onnx, which records the channel order.'
         )
-    facts = facts_of(run.weights, run.cfg.to_dict(), known.size[0] if known.size else None)
+    facts = facts_of(run.weights, run.cfg, known.size[0] if known.size else None)
     target = targets.make_target(library, facts)
     if not targets.check_target(library, target, facts):
         raise UserError(f'{library} is not installed, so nothing can be compared: pip install {library}')

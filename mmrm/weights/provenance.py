@@ -66,4 +66,8 @@ def provenance(weights: Weights, written: StateDict) -> dict:
 
 def file_hash(file: Path) -> str:
     """SHA-256 of a file."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with open(file, 'rb') as stream:
+        for block in iter(lambda: stream.read(1 << 20), b''):
+            digest.update(block)
+    return digest.hexdigest()

@@ -31,6 +31,7 @@ class Facts(NamedTuple):
         backbone (dict): The ``backbone`` of the config that made it; empty if not known.
         norm_first (bool): Whether a ConvNeXt normalises its map before pooling, as RM makes it do.
         size (int, optional): Side of its images in pixels, where known.
+        foreign (bool): Whether ``backbone`` is of a config that others wrote.
     """
 
     network: Network
@@ -39,6 +40,7 @@ class Facts(NamedTuple):
     backbone: dict
     norm_first: bool
     size: Optional[int] = None
+    foreign: bool = True
 
     @property
     def classes(self) -> int:
@@ -143,7 +145,7 @@ def source_classifier(facts: Facts) -> Callable[[torch.Tensor], torch.Tensor]:
             config['gap_before_final_norm'] = not facts.norm_first
         fill_registry(config)
     config.pop('init_cfg', None)
-    backbone = registered_only(f'checkpoint {facts.source}')(MODELS.build)(config)
+    backbone = registered_only(f'checkpoint {facts.source}' if facts.foreign else '')(MODELS.build)(config)
     backbone.load_state_dict(facts.network.backbone, strict=False)
     backbone.eval()
     weight, bias = facts.network.head['fc.weight'].float(), facts.network.head['fc.bias'].float()
