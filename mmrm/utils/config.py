@@ -8,7 +8,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 
 from .errors import UserError, UserFileError, UserValueError, one_line
-from .options import misspelt_keys, runner_keys
+from .options import TOP_LEVEL, misspelt_keys
 from .processes import is_reporting_process, warn
 
 PARTS = ('train', 'val', 'test')
@@ -23,7 +23,7 @@ def read_config(path: Path, options: Optional[dict] = None) -> Config:
     except Exception as error:
         raise UserFileError(f'config {path} cannot be read: {one_line(error)}{config_line(error)}') from error
     _check_preprocessor_options(cfg, path, options or {})
-    for part in {key.partition('.')[0] for key in options or {}} - set(cfg) - runner_keys():
+    for part in {key.partition('.')[0] for key in options or {}} - set(cfg) - TOP_LEVEL:
         warn(f'--cfg-options {part}: the config has no {part}. It is added; perhaps nothing reads it.')
     try:
         cfg.merge_from_dict(options or {})
