@@ -9,7 +9,7 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 from ..utils import paths
 from ..utils.errors import UserError, abbreviate, cli, one_line, printable
-from .options import Parser, positive
+from .options import Parser
 
 
 class Report(NamedTuple):
@@ -28,9 +28,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')
     parser.add_cfg_options('settings that replace those of the config, e.g. model.init_cfg.checkpoint=FILE')
     parser.add_argument('--data', action='store_true', help='decode every image, and list the broken ones')
-    parser.add_argument('--jobs', type=positive, metavar='N', help='threads that decode (default: one per core)')
     args = parser.parse_args(argv)
-    report = check(args.config, args.cfg_options, args.data, args.jobs)
+    report = check(args.config, args.cfg_options, args.data)
     print(printable('\n'.join(report.facts)), flush=True)
     if report.problems:
         raise UserError(f'{len(report.problems)} problem(s)\n- ' + '\n- '.join(report.problems))
@@ -39,16 +38,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     print(f'ready\nnext        mmrm train {args.config}{" --device cpu" if get_device() == "cpu" else ""}')
 
 
-def check(
-    config: Union[str, Path], options: Optional[dict] = None, images: bool = False, jobs: Optional[int] = None
-) -> Report:
+def check(config: Union[str, Path], options: Optional[dict] = None, images: bool = False) -> Report:
     """Build and initialise the model of a config as a run would, and look at its data, without training.
 
     Args:
         config (str | Path): The config file.
         options (dict, optional): ``{'a.b': value}``, as with ``--cfg-options``. Defaults to None.
         images (bool): Whether to decode every image of the data, too. Defaults to False.
-        jobs (int, optional): Threads that decode. Defaults to None, one per core.
 
     Raises:
         UserError: If the config itself cannot be read.
@@ -87,9 +83,8 @@ def check(
     report.facts.append(f'classes     {", ".join(map(str, sorted(set(model_classes(found).values())))) or "not named"}')
     report.facts.extend(f'note        {warning}' for warning in classes.warnings)
     _check_paths(cfg, report)
-    _describe_recipe(cfg, report)
     if images:
-        _check_images(found, report, jobs)
+        _check_images(found, report)
     return report
 
 
@@ -203,32 +198,13 @@ def _paths_of(dataset: dict, scope: Optional[str]) -> list:
     return [Path(root) / name for name in names] or ([root] if root else [])
 
 
-def _describe_recipe(cfg, report: Report) -> None:
-    from ..utils.config import type_name
-
-    optimizer = (cfg.get('optim_wrapper') or {}).get('optimizer')
-    if optimizer:
-        values = ', '.join(f'{key} {value}' for key, value in optimizer.items() if key != 'type')
-        report.facts.append(f'optimizer   {type_name(optimizer)}: {values}')
-    batch = (cfg.get('train_dataloader') or {}).get('batch_size')
-    if batch:
-        total = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
-        meant = f'; the learning rate is set for {total} in total' if total else ''
-        report.facts.append(f'batch       {batch} per process{meant}')
-    length = cfg.get('train_cfg') or {}
-    for key in ('max_epochs', 'max_iters'):
-        if length.get(key):
-            report.facts.append(f'length      {length[key]} {key[4:]}')
-
-
 # ---------------------------------------------------------------------------------------------------------- the images
-def inspect_images(files: Sequence[str], decode: bool = True, jobs: Optional[int] = None) -> list:
+def inspect_images(files: Sequence[str], decode: bool = True) -> list:
     """Look at image files in threads, with a progress bar on stderr; Pillow and OpenCV release the GIL.
 
     Args:
         files (Sequence[str]): The files.
         decode (bool): Whether to decode all of each, see :func:`~mmrm.datasets.images.inspect_image`.
-        jobs (int, optional): Threads. Defaults to None, a few more than cores.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -239,7 +215,7 @@ def inspect_images(files: Sequence[str], decode: bool = True, jobs: Optional[int
 
     console = Console(stderr=True)
     bar = dict(total=len(files), console=console, transient=True, disable=not console.is_terminal)
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor() as pool:
         try:
             found = pool.map(functools.partial(inspect_image, decode=decode), files)
             return list(track(found, 'decoding images' if decode else 'reading headers', **bar))
@@ -257,7 +233,7 @@ def odd_images(findings: Iterable) -> List[str]:
     return [f'{len(files):,} x {note} ({abbreviate(files)})' for note, files in sorted(kinds.items())]
 
 
-def _check_images(cfg, report: Report, jobs: Optional[int]) -> None:
+def _check_images(cfg, report: Report) -> None:
     """Decode every image of the data sets."""
     from mmengine.registry import DATASETS
 
@@ -280,7 +256,7 @@ def _check_images(cfg, report: Report, jobs: Optional[int]) -> None:
         else:
             parts.setdefault(part, []).extend(files)
     files = list(dict.fromkeys(path for files in parts.values() for path in files))
-    findings = {finding.path: finding for finding in inspect_images(files, jobs=jobs)}
+    findings = {finding.path: finding for finding in inspect_images(files)}
     for part, files in parts.items():
         broken = sum(bool(findings[path].problem) for path in files)
         report.facts.append(f'{part:5} data  {len(files):,} images decoded, {broken} broken')

@@ -90,7 +90,6 @@ def build_parser() -> Parser:
     parser.add_argument('--batch', type=positive, help='images per process (default: 32, fewer for small folders)')
     parser.add_argument('--val', type=fraction, default=0.2, help='fraction for validation without val (default: 0.2)')
     parser.add_argument('--quick', action='store_true', help='read only headers and ends of the images')
-    parser.add_argument('--jobs', type=positive, metavar='N', help='threads that decode (default: one per core)')
     return parser
 
 
@@ -100,7 +99,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     args = build_parser().parse_args(argv)
     config = config_path(args.out, Path(args.folder))
     folder = read_folder(find(args.folder), args.classes)
-    findings = inspect_images(folder.files(), decode=not args.quick, jobs=args.jobs)
+    findings = inspect_images(folder.files(), decode=not args.quick)
     broken = [finding for finding in findings if finding.problem]
     if broken:
         folder = without_broken(folder, {finding.path for finding in broken})

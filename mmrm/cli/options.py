@@ -83,14 +83,14 @@ class KeyValues(argparse.Action):
                 getattr(namespace, self.dest)[key] = value
 
 
-def positive(text: str, least: int = 1) -> int:
-    """An argument that is a whole number of at least 1, or of at least ``least``."""
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of {least} or more')
+def natural(text: str, low: int = 0) -> int:
+    """An argument that is a whole number of at least ``low``."""
+    if not text.isdecimal() or int(text) < low:
+        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of {low} or more')
     return int(text)
 
 
-natural = functools.partial(positive, least=0)
+positive = functools.partial(natural, low=1)
 
 
 def start_process(args: argparse.Namespace) -> None:

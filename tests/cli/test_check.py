@@ -54,9 +54,6 @@ def test_check_ends_with_ready(ready, resnet50, capsys):
         str(resnet50),
         '318 tensors of the backbone equal',
         'classes     80',
-        'SGD: lr 0.01',
-        '12 epochs',
-        '2 per process; the learning rate is set for 16 in total',
         'instances_train2017.json',
     ):
         assert part in out
@@ -122,8 +119,7 @@ def test_heads_that_rightly_have_fewer_classes_are_not_a_problem(base, head, tmp
 
 def test_a_config_in_pure_python_is_checked(tmp_path):
     report = check(in_pure_python(write_run(tmp_path, images=2, more='default_scope = None\n')))
-    assert report.problems == [] and any('optimizer   SGD: lr 0.01' in fact for fact in report.facts)
-    assert any('from scratch' in fact for fact in report.facts)
+    assert report.problems == [] and any('from scratch' in fact for fact in report.facts)
 
 
 def test_an_empty_variable_is_not_a_path(ready, monkeypatch):
