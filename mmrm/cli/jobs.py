@@ -194,12 +194,6 @@ def outcome(run: Job, code: int) -> str:
     return f'failed: {why}'
 
 
-def train(run: Job, environment: Optional[dict] = None) -> str:
-    """Train one run to its end; arguments as of :func:`begin`, returns as :func:`outcome`."""
-    process = begin(run, environment)
-    return process if isinstance(process, str) else outcome(run, process.wait())
-
-
 def run_all(
     runs: Sequence[Job],
     jobs: int = 1,
@@ -223,7 +217,7 @@ def run_all(
         every (float): Seconds between two lines about what is left.
 
     Returns:
-        dict[str, str]: The state of each run, by name: what :func:`train` returned, or 'not started'.
+        dict[str, str]: The state of each run, by name: as of :func:`outcome`, or 'not started'.
     """
     jobs = min(jobs, max(len(runs), 1))
     states = {run.name: 'not started' for run in runs}

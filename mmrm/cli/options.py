@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         device = "default: the GPU (on a Mac, torch's mps), an error without one; MMRM_DEVICE=cpu is --device cpu"
         self.add_argument('--device', choices=DEVICES, help=device)
         self.add_cfg_options('settings that replace those of the config, e.g. train_dataloader.batch_size=32')
-        launchers, which = ('none', 'pytorch', 'slurm', 'mpi'), 'what started this process; not needed with --gpus'
+        launchers, which = ('none', 'pytorch', 'slurm'), 'what started this process; not needed with --gpus'
         self.add_argument('--launcher', choices=launchers, default='none', help=which)
         self.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
         self.add_argument('--traceback', action='store_true', help='print the traceback of input errors too')

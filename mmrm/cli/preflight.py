@@ -22,8 +22,7 @@ from mmengine.registry import OPTIMIZERS, RUNNERS
 from ..datasets.locate import find_data
 from ..engine import launch as launching
 from ..engine import signals
-from ..engine.classes import check_classes
-from ..engine.hooks.check_classes import check_runner_classes
+from ..engine.classes import check_classes, check_runner_classes
 from ..engine.hooks.crash_safe_checkpoint import CrashSafeCheckpointHook
 from ..engine.optim_wrapper import bfloat16_is_fast
 from ..engine.runner import Runner
@@ -521,7 +520,7 @@ def set_launcher(cfg: Config, args: argparse.Namespace, device: str) -> None:
         return
     missing = [name for name in RANK_VARIABLES[args.launcher].values() if name not in os.environ]
     if missing:
-        how = dict(pytorch='tools/dist_train.sh (torchrun)', slurm='tools/slurm_train.sh (srun)', mpi='mpirun')
+        how = dict(pytorch='tools/dist_train.sh (torchrun)', slurm='tools/slurm_train.sh (srun)')
         by = how[args.launcher]
         raise UserValueError(f'--launcher {args.launcher} is for processes of {by}: {", ".join(missing)} not set.')
     check_gpus(max(local_rank() + 1, int(os.environ.get('LOCAL_WORLD_SIZE', 1))), device)

@@ -37,7 +37,7 @@ from .compiled import compile_losses
 from .data import check_last_batch, check_same_data, describe_data, no_samples
 from .hooks import BindAugmentsHook, NonFiniteLossHook
 from .hooks.crash_safe_checkpoint import CrashSafeCheckpointHook
-from .hooks.reset_history import check_model_parts
+from .hooks.mixing import check_model_parts
 from .loops import ResumableEpochLoop, ResumableIterLoop, ResumableLoop
 from .signals import IgnoreSignals, blocked
 
@@ -299,7 +299,7 @@ def start_gloo(launcher: str, timeout: float) -> None:
     """Start the gloo process group; mmengine's own start would choose a CUDA device.
 
     Args:
-        launcher: 'pytorch', 'slurm' or 'mpi'.
+        launcher: 'pytorch' or 'slurm'.
         timeout: Seconds that a collective operation may take.
     """
     for name, source in RANK_VARIABLES[launcher].items():

@@ -12,8 +12,7 @@ from PIL import Image
 from tiny_run import BESIDE, write_run, write_trained
 
 from mmrm import cli
-from mmrm.engine.classes import check_classes
-from mmrm.engine.hooks.check_classes import check_runner_classes
+from mmrm.engine.classes import check_classes, check_runner_classes
 from mmrm.utils.config import read_config
 from mmrm.utils.errors import UserValueError
 

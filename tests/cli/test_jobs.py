@@ -33,9 +33,13 @@ def gate(runs, tmp_path):
     return tmp_path / 'runs' / 'wait'
 
 
+def train(run):
+    return jobs.run_all([run])[run.name]
+
+
 def test_finished_runs_are_skipped_and_interrupted_ones_resume(runs):
     first, second = runs
-    assert jobs.train(first) == 'finished'
+    assert train(first) == 'finished'
     log = second.work_dir / '0' / 'vis_data' / 'scalars.json'
     log.parent.mkdir(parents=True)
     log.write_text('{"accuracy/top1": 20.0, "step": 2}\n')
@@ -50,14 +54,14 @@ def test_finished_runs_are_skipped_and_interrupted_ones_resume(runs):
 @pytest.mark.parametrize('epoch', [2, 3])
 def test_run_stopped_before_a_validation_resumes_there(runs, epoch):
     run = runs[0]
-    jobs.train(run)
+    train(run)
     (log,) = run.work_dir.glob('*/vis_data/scalars.json')
     lines = log.read_text().splitlines()
     log.write_text('\n'.join(lines[: 2 * epoch - 1]) + '\n' + lines[-1][:10])  # killed in the middle of a line
     for later in range(epoch + 1, 4):
         (run.work_dir / f'epoch_{later}.pth').unlink()
     assert run.state() == f'epoch {epoch}'
-    assert jobs.train(run) == 'finished'
+    assert train(run) == 'finished'
     assert starts(run) == [0, epoch] and sorted(run.validations()) == [1, 2, 3]
 
 
@@ -65,7 +69,7 @@ def test_a_run_that_another_process_trains_is_not_started(runs, gate):
     run = runs[0]
     run.work_dir.mkdir(parents=True)
     with locked(run.work_dir / jobs.RUN_LOCK):
-        assert run.state() == 'running' and jobs.train(run) == 'running'
+        assert run.state() == 'running' and train(run) == 'running'
     assert not (run.work_dir / 'starts').exists()
     processes = [jobs.begin(run), jobs.begin(run)]  # before either has its lock
     wait_for(lambda: any(process.poll() is not None for process in processes))
@@ -119,9 +123,9 @@ def test_a_failed_run_does_not_stop_the_others_and_a_diverged_one_is_not_trained
     assert starts(runs[0]) == [0, 0, 0]
     (runs[0].work_dir / jobs.FAILED).unlink()
     fail.write_text('75')
-    assert jobs.train(runs[0]).startswith('stopped')
+    assert train(runs[0]).startswith('stopped')
     fail.unlink()
-    assert jobs.train(runs[0]) == 'finished'
+    assert train(runs[0]) == 'finished'
 
 
 def test_an_interrupt_ends_the_running_ones(runs, gate):
@@ -139,7 +143,7 @@ def test_an_interrupt_ends_the_running_ones(runs, gate):
 def test_a_killed_call_is_completed_by_the_next_one_without_repeating_what_is_finished(runs, gate):
     first, second = runs
     gate.unlink()
-    assert jobs.train(first) == 'finished'
+    assert train(first) == 'finished'
     gate.touch()
 
     def call():

@@ -111,7 +111,7 @@ def train(run, *more):
 
 
 def test_a_signal_while_a_run_is_prepared_ends_it_with_76(run, monkeypatch, capsys):
-    monkeypatch.setattr(preflight, 'check_free_space', lambda runner: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(preflight, 'check_placement', lambda model: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(SystemExit) as stop:
         train(run)
     assert stop.value.code == 76 and 'nothing is lost' in capsys.readouterr().err

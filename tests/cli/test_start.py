@@ -11,7 +11,7 @@ from helpers import classifier
 from tiny_run import write_run
 
 from mmrm.cli import check, train
-from mmrm.engine.hooks.reset_history import check_model_parts
+from mmrm.engine.hooks.mixing import check_model_parts
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.errors import UserError
 

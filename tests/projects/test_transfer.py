@@ -266,7 +266,7 @@ def test_a_fine_tuning_runs_to_its_result(task, tmp_path, data, monkeypatch):
     write_backbone(tmp_path)
     options = {'train_cfg.max_epochs': 1, 'train_cfg.val_interval': 1, 'train_dataloader.batch_size': 4}
     [run] = transfer.plan([trial(tmp_path)], [task], ['tuned'], tmp_path, options)
-    assert jobs.train(run) == 'finished'
+    assert jobs.run_all([run]) == {run.name: 'finished'}
     found = transfer.result_of(run)
     assert np.isfinite(found['value']) and found['metrics']
     transfer.add_result(tmp_path / 'results.jsonl', found)
