@@ -150,11 +150,15 @@ def test_the_hook_draws_what_the_network_saw_and_changes_nothing(tmp_path, monke
 def test_a_picture_holds_successive_iterations_only():
     from mmrm.engine.hooks import MixedBatchesHook
 
-    hook, taken = MixedBatchesHook(interval=5, length=3, samples=1), []
+    hook, taken, model = MixedBatchesHook(interval=5, length=3, samples=1), [], torch.nn.Module()
+    hook._write, model.data_preprocessor = lambda runner: None, torch.nn.Identity()
     for iteration in range(7, 13):  # resumed in the middle of the second picture
-        hook.before_train_iter(SimpleNamespace(iter=iteration), 0)
-        hook._keep(None, None, dict(inputs=torch.zeros(1, 3, 2, 2), data_samples=[SimpleNamespace()]))
+        runner = SimpleNamespace(iter=iteration, model=model)
+        hook.before_train_iter(runner, 0)
+        model.data_preprocessor(dict(inputs=torch.zeros(1, 3, 2, 2), data_samples=[SimpleNamespace()]))
+        hook.after_train_iter(runner, 0)
         taken.append(len(hook._kept))
+        model.data_preprocessor(dict(inputs=torch.zeros(1, 3, 2, 2), data_samples=[SimpleNamespace()]))  # validation
     assert taken == [0, 0, 0, 1, 2, 3] and [iteration for iteration, *_ in hook._kept] == [11, 12, 13]
     for arguments, message in (
         (dict(length=2.5), 'length=2.5 must be an integer'),

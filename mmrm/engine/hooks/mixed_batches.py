@@ -1,5 +1,6 @@
 """Pictures of what the network is fed, written to the visualizer's backends while it trains."""
 
+import functools
 from typing import List, Optional
 
 from mmengine.dist import is_main_process
@@ -37,42 +38,33 @@ class MixedBatchesHook(Hook):
         self.length = length
         self.samples = samples
         self._handle = None
-        self._taking = False
-        self._iteration = 0
         self._kept: List[tuple] = []
-
-    def before_train(self, runner) -> None:
-        model = unwrapped(runner.model)
-        self._kept = []
-        if is_main_process():
-            self._handle = model.data_preprocessor.register_forward_hook(self._keep)
 
     def before_train_iter(self, runner, batch_idx: int, data_batch=None) -> None:
         place = runner.iter % self.interval
         if place == 0:
             self._kept = []
-        self._taking = place == len(self._kept) < self.length  # resumed in the middle, it waits for the next picture
-        self._iteration = runner.iter + 1
+        if is_main_process() and place == len(self._kept) < self.length:  # resumed in between, it waits for the next
+            preprocessor = unwrapped(runner.model).data_preprocessor
+            self._handle = preprocessor.register_forward_hook(functools.partial(self._keep, runner.iter + 1))
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs: Optional[dict] = None) -> None:
-        self._taking = False
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
         if len(self._kept) == self.length:
             self._write(runner)
 
     def after_train(self, runner) -> None:
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
         if self._kept:
             self._write(runner)
 
-    def _keep(self, preprocessor, arguments, output) -> None:
-        """The preprocessor's forward hook. Validation, which also calls it, comes between the iterations."""
+    def _keep(self, iteration: int, preprocessor, arguments, output) -> None:
+        """The preprocessor's forward hook."""
         samples = output.get('data_samples') if isinstance(output, dict) else None
-        if self._taking and samples:
+        if samples:
             inputs = output['inputs'][: self.samples].detach().cpu()
-            mix = getattr(samples[0], MIX_FIELD, None)
-            self._kept.append((self._iteration, inputs, samples[: self.samples], mix))
+            self._kept.append((iteration, inputs, samples[: self.samples], getattr(samples[0], MIX_FIELD, None)))
 
     def _write(self, runner) -> None:
         model = unwrapped(runner.model)
