@@ -26,17 +26,17 @@ ROWS = (
 DOOR = 'models/__init__.py'
 # Lines of code that each room may have. Make room before you raise one.
 SIZES = dict(
-    core=412,
+    core=411,
     wrapper=341,
-    timm_task=80,
-    utils=1220,
-    compat=495,
+    timm_task=76,
+    utils=1167,
+    compat=485,
     datasets=750,
-    models=1345,
-    engine=1858,
+    models=1338,
+    engine=1840,
     weights=1704,
     report=1413,
-    cli=2021,
+    cli=1992,
 )
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 ROW_OF = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
