@@ -46,6 +46,9 @@ RUN_BY = {
     'get_cifar10.py': 'tests/datasets/test_cifar.py::test_package_becomes_a_data_set_once',
     'check.py|mmrm check': 'tests/cli/test_check.py::test_check_ends_with_ready',
     'cifar10/run.py': 'tests/projects/test_cifar10_study.py::test_command_runs_missing_results_and_writes_each',
+    'finetune/(prepare|run|measure)': 'tests/projects/test_finetune.py::'
+    'test_a_folder_of_pets_is_prepared_and_a_run_is_trained_and_measured_once',
+    'finetune/table.py': 'tests/projects/test_finetune_measures.py::test_the_table_is_printed',
     'transfer/run.py': 'tests/projects/test_transfer.py::test_a_fine_tuning_waits_for_its_own_backbone_only',
     '--save|--results': 'tests/report/test_results.py::test_a_table_of_results_is_that_of_the_runs',
     'classifier authors': 'tests/weights/test_export.py::test_the_authors_networks_have_the_same_logits_in_mmpretrain',
@@ -92,8 +95,7 @@ def as_they_are(page):
     return [line for line in lines(page) if not NEEDS.search(line) and not runner(line)]
 
 
-# The page of the study that is running stays as it is.
-AS_THEY_ARE = {page: found for page in PAGES if page.parent.name != 'finetune' and (found := as_they_are(page))}
+AS_THEY_ARE = {page: found for page in PAGES if (found := as_they_are(page))}
 
 
 def commands(page):

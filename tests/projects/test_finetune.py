@@ -1,13 +1,17 @@
 """The protocol of the fine-tuning study: what the pilots try, what is chosen, what a run is asked for."""
 
+import argparse
 import json
 
+import cv2
+import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
 
 from mmrm.cli import compare
-from projects.finetune import protocol, run
-from projects.finetune.protocol import CELLS, METHODS, PILOT, name
+from projects.finetune import prepare, protocol, run
+from projects.finetune.protocol import CELLS, METHODS, PILOT, Cell, name
 
 
 def all_pilots(method, score):
@@ -69,3 +73,26 @@ def test_published_results_belong_to_the_protocol():
     for row in run.read_results():
         cell = PILOT if row['cell'] == 'pilot' else CELLS[row['cell']]
         assert row['seed'] in cell.seeds
+
+
+def test_a_folder_of_pets_is_prepared_and_a_run_is_trained_and_measured_once(tmp_path, monkeypatch, capfd):
+    timm = pytest.importorskip('timm')
+    root, rng = tmp_path / 'data' / 'oxford-iiit-pet', np.random.default_rng(0)
+    for folder in ('images', 'annotations/trimaps'):
+        (root / folder).mkdir(parents=True)
+    for part, numbers in (('trainval', (0, 1)), ('test', (2,))):
+        pets = [(f'pet{label}_{number}', label + 1) for label in range(prepare.CLASSES) for number in numbers]
+        for pet, _ in pets:
+            cv2.imwrite(str(root / 'images' / f'{pet}.jpg'), rng.integers(0, 256, (130, 150, 3), np.uint8))
+            cv2.imwrite(str(root / 'annotations' / 'trimaps' / f'{pet}.png'), rng.integers(1, 4, (130, 150), np.uint8))
+        (root / 'annotations' / f'{part}.txt').write_text(''.join(f'{pet} {label} 1 1\n' for pet, label in pets))
+    network = timm.create_model('tf_efficientnet_lite0').state_dict()
+    torch.save({f'{n}.{key.rpartition(".")[2]}': network[key] for n, key in enumerate(network)}, tmp_path / 'lite0.pth')
+    prepare.main([str(root), str(tmp_path / 'lite0.pth')])
+    monkeypatch.chdir(tmp_path)
+    args = argparse.Namespace(results=tmp_path / 'results.jsonl', work_dir='work', jobs=1, device='cpu')
+    for _ in range(2):
+        run.train('10x15', Cell(2, 2, (0,)), 'rm', dict(lr=0.01, prob=1, omega=0.1, plain_end=1), args)
+    (row,) = run.read_results(args.results)
+    assert row['measures']['top1'] == pytest.approx(row['top1'], abs=0.1)
+    assert capfd.readouterr().out.count(': seeds [0]') == 1
