@@ -31,7 +31,7 @@ from ..utils import files as writing
 from ..utils import paths
 from ..utils.checkpoints import own_folder, read_checkpoint
 from ..utils.config import checkpoint_out_dir, datasets, read_config, require, type_name
-from ..utils.errors import UserError, UserFileError, UserValueError
+from ..utils.errors import UserError, UserFileError, UserValueError, check_numbers
 from ..utils.processes import RANK_VARIABLES, is_reporting_process, local_rank, print_once, thread_variables, warn
 from ..utils.saved import parse_name
 from ..weights import check_placement
@@ -206,8 +206,10 @@ def check_optimizer(cfg: Config) -> None:
 
 
 def check_schedule(cfg: Config) -> None:
-    """Warn of a schedule that is longer than the training."""
-    length = cfg.train_cfg.get('max_epochs')
+    """Raise if the training has no length; warn of a schedule that is longer than it."""
+    lengths = {key: cfg.train_cfg[key] for key in ('max_epochs', 'max_iters') if cfg.train_cfg.get(key) is not None}
+    check_numbers('train_cfg', 1, integer=True, **lengths)
+    length = lengths.get('max_epochs')
     schedulers = cfg.get('param_scheduler') or []
     for each in [schedulers] if isinstance(schedulers, dict) else schedulers:
         if not isinstance(length, int) or not each.get('by_epoch', True):

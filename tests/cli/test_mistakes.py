@@ -24,6 +24,7 @@ def in_a_folder(environment, monkeypatch, tmp_path):
         ('--gpus=0', "--gpus: '0' is not a whole number"),
         ('--cfg-options lr', "--cfg-options: 'lr' is not of the form key=value"),
         ('--cfg-options model.x=[1,2', '--cfg-options: model.x='),
+        ('--cfg-options train_cfg.max_epochs=0', 'max_epochs=0 must be an integer >= 1'),
         ('--device mps', 'found no mps device.* --device cpu'),
         ('--device tpu', "'tpu'"),
         ('--launcher pytorch', 'dist_train.sh'),
