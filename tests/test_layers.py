@@ -36,7 +36,7 @@ SIZES = dict(
     engine=1840,
     weights=1704,
     report=1413,
-    cli=1994,
+    cli=1996,
 )
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 ROW_OF = {room: number for number, rooms in enumerate(ROWS) for room in rooms}

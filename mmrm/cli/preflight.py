@@ -181,9 +181,11 @@ def describe_result(runner: Runner, config: str) -> None:
     metrics = {key[4:]: value.current() for key, value in logged if key.startswith('val/') and 'time' not in key}
     folder = checkpoint_dir(runner.cfg)
     weights = [*best_checkpoints(folder), *reversed(saved_checkpoints(folder))] if folder else []
-    print(f'result      {", ".join(f"{name} {value:g}" for name, value in metrics.items()) or "not validated"}')
+    best = runner.message_hub.get_info('best_score', None)
+    last = ', '.join(f'{name} {value:g}' for name, value in metrics.items())
+    print(f'result      {f"{last} (last validation)" if last else "not validated"}')
     if weights:
-        print(f'weights     {weights[0]}')
+        print(f'weights     {weights[0]}' + ('' if best is None else f' (best validation, {best:g})'))
         print(f'next        mmrm test {config} {paths.show_path(weights[0])}', flush=True)
 
 

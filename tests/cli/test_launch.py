@@ -52,7 +52,8 @@ def test_the_console_has_few_lines_before_the_first_loss_and_the_result_last(run
     assert ' eta: ' in before  # the line of that loss
     best = run[1] / 'best_accuracy_top1_epoch_1.pth'
     result, weights, following = after.splitlines()[-3:]
-    assert re.fullmatch(r'result +accuracy/top1 [\d.]+', result) and weights.split() == ['weights', str(best)]
+    (score,) = re.fullmatch(r'result +accuracy/top1 ([\d.]+) \(last validation\)', result).groups()
+    assert weights.split(maxsplit=1) == ['weights', f'{best} (best validation, {score})']
     assert following.split()[:4] == ['next', 'mmrm', 'test', str(run[0])]
     (log,) = run[1].glob('*/*.log')
     assert all(words in log.read_text() for words in ('System environment', 'Config:', 'Hooks will be executed'))
