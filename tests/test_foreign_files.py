@@ -324,6 +324,9 @@ def test_a_network_that_returns_nan_predicts_nothing(foreign, tmp_path, capsys):
     Image.new('RGB', (32, 32)).save(tmp_path / 'black.png')  # 0 / 0
     code, out, err = call(capsys, 'predict', file, tmp_path / 'black.png')
     assert code == 2 and 'returns NaN' in err and 'nan' not in out
+    (tmp_path / 'own.py').write_text(torch.load(file, weights_only=True)['meta']['cfg'])
+    code, out, err = call(capsys, 'test', 'own.py', file)
+    assert code == 2 and 'returns NaN' in err and 'top1' not in out
 
 
 @pytest.mark.parametrize('read', [read_checkpoint, lambda path: CheckpointLoader.load_checkpoint(str(path))])

@@ -29,6 +29,8 @@ class TrainingDivergedError(UserError):
 class NonFiniteLossHook(Hook):
     """Ends a run with a :class:`TrainingDivergedError` after ``patience`` non-finite losses in a row.
 
+    A test ends at the first scores of a classifier that are not finite.
+
     Only the loss counts: a step that loss scaling (AMP) skips because of its gradients has a finite loss. The runner of
     the tools always has this hook; ``custom_hooks`` gives it other values, or gives it to another runner.
 
@@ -64,6 +66,11 @@ class NonFiniteLossHook(Hook):
 
     def after_train_epoch(self, runner) -> None:
         self._end_if_failed(runner)
+
+    def after_test_iter(self, runner, batch_idx: int, data_batch=None, outputs: Optional[list] = None) -> None:
+        scores = [sample.pred_score for sample in outputs or () if hasattr(sample, 'pred_score')]
+        if not all(score.isfinite().all() for score in scores):
+            raise UserError('the network returns NaN or Inf: its weights or the normalization of its input are wrong.')
 
     def _end_if_failed(self, runner) -> None:
         """Raise if a process has failed. All processes must call this after the same iteration."""
