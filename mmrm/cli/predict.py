@@ -103,7 +103,7 @@ def predict(run, image, top: int) -> List[Dict[str, Any]]:
     with torch.no_grad():
         scores = run.model(normalise(image, run.model.data_preprocessor), mode='tensor').float().softmax(1)[0].cpu()
     if not scores.isfinite().all():
-        raise UserFileError(f'the network of {run.checkpoint} returns NaN: its weights or its normalisation are wrong.')
+        raise UserFileError(f'the network of {run.checkpoint} returns NaN: its weights or its normalization are wrong.')
     best = scores.topk(min(top, len(scores)))
     return [
         dict(name=run.classes[index], index=index, score=round(score, 6))
