@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..utils.errors import UserError, UserFileError, UserValueError, abbreviate, cli, one_line, printable
 from ..utils.files import atomic_write, check_out, write_text
@@ -430,6 +430,8 @@ def _timm_tensors(name: str, network: Network, given: Optional[dict], source: st
     """timm's weights, or those that are given, under the names of the backbone in the config."""
     import timm
 
+    from ..weights.layouts import rename_by_shape
+
     try:
         model = timm.create_model(network.timm, pretrained=given is None)
     except Exception as error:  # a hub raises many kinds
@@ -438,36 +440,13 @@ def _timm_tensors(name: str, network: Network, given: Optional[dict], source: st
     model.reset_classifier(0, '')
     classifier = whole.keys() - model.state_dict().keys()
     tensors = rename_by_shape(given, whole, classifier, source) if given else whole
+    if given and given.keys() - tensors.keys():
+        print(f'note        {source} names its tensors differently; all have the same shapes in the same order')
     if 'features_only' in network.backbone:
         wanted = timm.create_model(network.timm, **VIT).state_dict()  # of its layers, as `model`
         return {f'backbone.timm_model.{key}': tensors[key.removeprefix('model.')] for key in wanted}
     prefix = 'backbone.timm_model.' if name.startswith('timm/') else ''
     return {prefix + key: value for key, value in tensors.items() if key not in classifier}
-
-
-def rename_by_shape(given: dict, wanted: dict, optional: Collection[str], source: str) -> dict:
-    """Tensors under the names of ``wanted``: as they are, or where they have the same shapes in the same order.
-
-    Args:
-        given (dict): The tensors of a file.
-        wanted (dict): Those of the network.
-        optional (Collection[str]): Names of ``wanted`` that the file may lack.
-        source (str): The file, for messages.
-    """
-    counters = {key: wanted[key] for key in wanted if key.endswith('num_batches_tracked')}
-    missing = [key for key in wanted if key not in given and key not in counters and key not in optional]
-    if not missing:
-        return {**counters, **given}
-    names = [key for key in wanted if key not in counters]
-    tensors = [tensor for key, tensor in given.items() if not key.endswith('num_batches_tracked')]
-    if [wanted[key].shape for key in names] != [tensor.shape for tensor in tensors]:
-        raise UserFileError(
-            f'--weights {source}: {len(missing)} tensors of the network are not in it: {abbreviate(missing)}.'
-        )
-    print(
-        f'note        {source} names its tensors differently; all {len(names)} have the same shapes in the same order'
-    )
-    return {**counters, **dict(zip(names, tensors))}
 
 
 # ------------------------------------------------------------------------------------------------------------ the text

@@ -47,7 +47,7 @@ def launch(task: str, args: argparse.Namespace, argv: Sequence[str]) -> None:
     launching.torchrun_options(args.gpus)  # checks the environment variables
     (prepare_train if task == 'train' else prepare_test)(args)
     # One thread per process, as torchrun and mmengine choose (and warn about); processes on the CPU share its cores.
-    for name, threads in thread_variables(args.gpus if device == 'cpu' else os.cpu_count() or 1).items():
+    for name, threads in thread_variables(args.gpus, device == 'cpu').items():
         os.environ.setdefault(name, threads)
     script = paths.shipped() / 'tools' / f'{task}.py'
     launching.run(script, [*argv, '--launcher', 'pytorch'], args.gpus, saves=task == 'train')

@@ -5,13 +5,13 @@ and without their prefixes (``layer1.0.conv1.weight``, ``fc.weight``, ``fc_roi.w
 """
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from ..core import ROI_LAYER
 from ..utils.checkpoints import COUNTER
-from ..utils.errors import abbreviate
+from ..utils.errors import UserFileError, abbreviate
 
 StateDict = Dict[str, torch.Tensor]
 
@@ -361,3 +361,23 @@ def compare(wanted: StateDict, given: StateDict, network: str = 'the network') -
         (shapes, 'tensors of another shape'),
     )
     return '; '.join(f'{len(keys)} {problem}: {abbreviate(keys)}' for keys, problem in problems if keys)
+
+
+def rename_by_shape(given: StateDict, wanted: StateDict, optional: Collection[str], source: str) -> StateDict:
+    """Tensors under the names of ``wanted``: as they are, or where they have the same shapes in the same order.
+
+    Args:
+        given (dict): The tensors of a file.
+        wanted (dict): Those of the network.
+        optional (Collection[str]): Names of ``wanted`` that the file may lack.
+        source (str): The file, for messages.
+    """
+    counters = {key: wanted[key] for key in wanted if key.endswith(COUNTER)}
+    missing = [key for key in wanted if key not in given and key not in counters and key not in optional]
+    if not missing:
+        return {**counters, **given}
+    names = [key for key in wanted if key not in counters]
+    tensors = [tensor for key, tensor in given.items() if not key.endswith(COUNTER)]
+    if [wanted[key].shape for key in names] != [tensor.shape for tensor in tensors]:
+        raise UserFileError(f'{source}: {len(missing)} tensors of the network are not in it: {abbreviate(missing)}.')
+    return {**counters, **dict(zip(names, tensors))}

@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs 
 import numpy as np
 import torch
 
-from mmrm.cli.init import rename_by_shape
 from mmrm.utils.checkpoints import read_checkpoint
 from mmrm.utils.errors import UserFileError, cli
 from mmrm.utils.files import write_text
+from mmrm.weights.layouts import rename_by_shape
 
 CLASSES, PILOT_POOL = 37, 60  # images per class that a pilot may train on; the others of trainval are its test
 

@@ -308,7 +308,7 @@ def test_weights_of_timm(init, here, monkeypatch):
     assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
     torch.save(dict(list(renamed.items())[1:]), 'fewer.pth')
     code, out, error = init('--network', 'timm/mobilenetv3_small_050', '--weights', 'fewer.pth', '--out', 'none.py')
-    assert code == 2 and '--weights fewer.pth: ' in error and 'of the network are not in it: conv_stem.weight' in error
+    assert code == 2 and 'fewer.pth: ' in error and 'of the network are not in it: conv_stem.weight' in error
     argv = ('--network', 'timm/vit_tiny_patch16_224', '--size', 224, '--method', 'cutmix', '--out', 'vit.py')
     code, out, error = init(*argv)
     assert code == 0 and 'timm/vit_tiny_patch16_224 from' in out, error
