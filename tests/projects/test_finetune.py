@@ -10,6 +10,7 @@ import torch
 from mmengine.config import Config
 
 from mmrm.cli import compare
+from mmrm.cli.init import NETWORKS, ImageFolder, choose_recipe, config_text
 from projects.finetune import prepare, protocol, run
 from projects.finetune.protocol import CELLS, METHODS, PILOT, Cell, name
 
@@ -67,6 +68,20 @@ def test_test_runs_need_all_pilots(tmp_path, capsys):
     with pytest.raises(SystemExit):
         run.main(['test', '--results', str(file)])
     assert 'rm: not all pilots are done' in capsys.readouterr().err
+
+
+def test_init_writes_the_schedule_of_the_study(tmp_path):
+    study = Config.fromfile(run.HERE / 'configs' / 'pets.py')
+    study.optim_wrapper.optimizer.update(protocol.chosen('none', run.pilot_means(run.read_results(), 'none')))
+    recipes = [choose_recipe(images, 112, False, False) for images in (370, 1850)]
+    assert [(recipe['batch'], recipe['epochs']) for recipe in recipes] == 2 * [(protocol.BATCH, 45)]
+    folder = ImageFolder(tmp_path, ('a', 'b'), dict(train={}, val={}), dict(train='train', val='val'), [])
+    recipe, weights = dict(recipes[0], method='none'), str(tmp_path / 'weights.pth')
+    written = config_text(folder, NETWORKS['resnet18'], weights, recipe, tmp_path / 'photos.py', 'photos')
+    written = Config.fromstring(written.replace("_base_ = ['mmpretrain::_base_/default_runtime.py']", ''), '.py')
+    assert written.optim_wrapper.optimizer == study.optim_wrapper.optimizer
+    crops = [cfg.train_dataloader.dataset.pipeline[1].crop_ratio_range for cfg in (written, study)]
+    assert crops[0] == crops[1]
 
 
 def test_published_results_belong_to_the_protocol():
