@@ -91,11 +91,12 @@ def check(config: Union[str, Path], options: Optional[dict] = None, images: bool
 # ----------------------------------------------------------------------------------------------------------- the model
 def _check_model(cfg, report: Report) -> None:
     from mmengine.logging import MMLogger
-    from mmengine.registry import HOOKS, MODELS
+    from mmengine.registry import HOOKS
 
     from ..models.check_parts import check_head_norm
     from ..models.regularisers import bind_augments, unbind_augments
     from ..utils.config import type_name
+    from ..weights.build import build_model
     from ..weights.strict import check_placement
     from . import preflight
 
@@ -107,7 +108,7 @@ def _check_model(cfg, report: Report) -> None:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        model = MODELS.build(cfg.model)
+        model = build_model(cfg)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         report.facts.append(f'model       {type(model).__name__}, {parameters:,} parameters')
         check_placement(model)

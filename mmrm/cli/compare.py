@@ -42,12 +42,12 @@ def method(text: str) -> Method:
             f'{text!r}: {", ".join(METHODS)} are allowed, with options as in rm:prob=0.5,omega=0.5'
         )
     pairs = (word.split('=') for word in words.split(',') if word)
-    return Method(text, name, {key: _value(value) for key, value in pairs})
+    return Method(text, name, {key: _value(value, (METHODS[name] or {}).get(key)) for key, value in pairs})
 
 
-def _value(text: str):
-    try:
-        return json.loads(text.lower())
+def _value(text: str, default: Any):
+    try:  # mmpretrain's Mixup and CutMix refuse alpha=1
+        return json.loads(text.lower(), parse_int=float if isinstance(default, float) else int)
     except ValueError:
         return text
 

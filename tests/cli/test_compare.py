@@ -28,7 +28,7 @@ def planned(config, root, *argv):
 @pytest.mark.parametrize('more', ['', BESIDE])
 def test_methods_differ_in_the_mix_and_the_loss_only(tmp_path, more):
     config = write_run(tmp_path, images=2, more=more)
-    methods = ('none', 'mixup:alpha=0.2', 'cutmix:prob=0.5', 'rm', 'rm:alpha=0.3,omega=0.25')
+    methods = ('none', 'mixup:alpha=1', 'cutmix:prob=0.5', 'rm', 'rm:alpha=0.3,omega=0.25')
     cfgs = planned(config, tmp_path / 'out', '--methods', *methods, '--seeds', 3, 4)
     assert list(cfgs) == [f'{name} seed {seed}' for seed in (3, 4) for name in methods]
     found = {}
@@ -40,12 +40,13 @@ def test_methods_differ_in_the_mix_and_the_loss_only(tmp_path, more):
     assert all(cfgs[name] == cfgs['none'] for name in methods)
     assert found == {
         'none': (None, 0),
-        'mixup:alpha=0.2': (dict(augments=dict(type='Mixup', alpha=0.2)), 0),
+        'mixup:alpha=1': (dict(augments=dict(type='Mixup', alpha=1.0)), 0),
         'cutmix:prob=0.5': (dict(augments=dict(type='CutMix', alpha=1.0), probs=0.5), 0),
         'rm': (dict(augments=dict(type='RecursiveMix', alpha=0.5)), 0.5),
         'rm:alpha=0.3,omega=0.25': (dict(augments=dict(type='RecursiveMix', alpha=0.3)), 0.25),
     }
-    assert check(tmp_path / 'out' / 'rm_alpha=0.3_omega=0.25' / 'seed3.py').problems == []
+    for name in ('rm_alpha=0.3_omega=0.25', 'mixup_alpha=1'):
+        assert check(tmp_path / 'out' / name / 'seed3.py').problems == []
 
 
 def test_a_stock_config_of_mmpretrain_becomes_one_of_each_method(tmp_path):
