@@ -10,7 +10,7 @@ from mmengine.config import Config
 
 import mmrm.models  # noqa: F401
 from mmrm.weights.build import build_model
-from projects.finetune import measure, protocol, run, table
+from projects.finetune import batch_norm, measure, protocol, run, table
 
 
 @pytest.fixture(scope='module')
@@ -27,7 +27,10 @@ def pets(tmp_path_factory):
         cv2.imwrite(str(root / 'images' / f'pet_{index}.jpg'), image, [cv2.IMWRITE_JPEG_QUALITY, 100])
     (root / 'mmrm' / 'test.txt').write_text(''.join(f'pet_{index}.jpg {index % 3}\n' for index in range(6)))
     cfg = Config.fromfile(run.HERE / 'configs' / 'pets.py')
-    cfg.data_root = cfg.test_dataloader.dataset.data_root = str(root)
+    cfg.data_root = cfg.test_dataloader.dataset.data_root = cfg.train_dataloader.dataset.data_root = str(root)
+    cfg.train_dataloader.update(batch_size=3)
+    cfg.train_dataloader.dataset.ann_file = 'mmrm/test.txt'
+    cfg.data_preprocessor.batch_augments = dict(augments=dict(type='RecursiveMix', alpha=0.5))
     cfg.model.backbone = dict(type='ResNet_CIFAR', depth=18, base_channels=8, stem_channels=8)
     cfg.model.head.update(num_classes=3, in_channels=64)
     cfg.data_preprocessor.num_classes = 3
@@ -64,6 +67,26 @@ def test_a_missing_trimap_is_named(pets):
     with pytest.raises(run.UserError, match=r'pet_5\.png'):
         measure.read_images(cfg)
     file.write_bytes(content)
+
+
+def test_statistics_of_batch_norm_are_those_of_plain_or_mixed_images(pets, monkeypatch, capsys):
+    root, seen, fed = pets[0], [], []
+    predict, inputs = batch_norm.predict, batch_norm.inputs
+    monkeypatch.setattr(
+        batch_norm, 'predict', lambda model, pixels: seen.append(model.backbone) or predict(model, pixels)
+    )
+    monkeypatch.setattr(batch_norm, 'inputs', lambda *args: fed.append(list(inputs(*args))) or fed[-1])
+    batch_norm.main([str(root / 'epoch_1.pth')])
+    assert f'{measure.measure(root / "epoch_1.pth")["top1"]:.2f}' in capsys.readouterr().out
+    checkpoint, *others = seen
+    assert not checkpoint.bn1.running_mean.any(), 'the checkpoint was never trained'
+    for backbone, batches in zip(others, fed):
+        assert not backbone.training
+        mean = torch.stack([backbone.conv1(batch).mean((0, 2, 3)) for batch in batches]).mean(0)
+        torch.testing.assert_close(backbone.bn1.running_mean, mean, atol=1e-6, rtol=1e-4)
+    plain, mixed = fed
+    assert torch.equal(plain[0], mixed[0]), 'the first batch has no history'
+    assert not torch.equal(plain[1], mixed[1])
 
 
 def test_the_mean_of_an_activation_map_is_the_logit_without_bias():
