@@ -36,7 +36,7 @@ SIZES = dict(
     engine=1844,
     weights=1714,
     report=1413,
-    cli=1987,
+    cli=1990,
 )
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 ROW_OF = {room: number for number, rooms in enumerate(ROWS) for room in rooms}

@@ -381,14 +381,17 @@ def choose_recipe(
 ) -> dict:
     """What the template needs: size, batch, epochs, warmup (epochs) and lr (for a batch of that size).
 
-    From pretrained weights it is the schedule of projects/finetune: 45 epochs up to 1,850 images, for more as many
-    iterations, but at least 15 epochs. From scratch, which nobody measured, 30,000 iterations within 100 to 300 epochs.
+    From pretrained weights it is the schedule of projects/finetune: 45 epochs for 370 to 1,850 images. More images have
+    fewer epochs, at least 15, and fewer images more, at most 100. From scratch, which nobody measured, 100 to 300.
     """
     usual = 32
     while usual > 8 and images < 11 * usual:
         usual //= 2
-    low, high, iterations = (100, 300, 30000) if scratch else (15, 45, 2610)
-    epochs = epochs or min(max(round(iterations / -(-images // usual)), low), high)
+    if scratch:
+        wanted = min(max(960_000 / images, 100), 300)
+    else:
+        wanted = max(min(45 * 1850 / images, 45), min(45 * 370 / images, 100), 15)
+    epochs = epochs or round(wanted)
     batch = batch or usual
     base = {(False, False): RATE / 32, (False, True): 0.2 / 512, (True, False): 1e-4 / 64, (True, True): 5e-4 / 512}
     lr = float(f'{base[adamw, scratch] * batch:.3g}')
