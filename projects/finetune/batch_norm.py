@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Test accuracy of a run with other statistics of batch norm: of plain training images, and of mixed ones.
 
-    python projects/finetune/batch_norm.py work_dirs/finetune/pilot/rm-*/*/seed*
+    python projects/finetune/batch_norm.py work_dirs/finetune/pilot/rm-*/*/seed*/
 
 No weight changes. If plain statistics alone cost accuracy, so does mixing that ends when the learning rate is near 0.
 """

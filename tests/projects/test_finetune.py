@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 
 import cv2
 import numpy as np
@@ -11,7 +12,7 @@ from mmengine.config import Config
 
 from mmrm.cli import compare
 from mmrm.cli.init import NETWORKS, ImageFolder, choose_recipe, config_text
-from projects.finetune import prepare, protocol, run
+from projects.finetune import prepare, protocol, run, table
 from projects.finetune.protocol import CELLS, METHODS, PILOT, Cell, name
 
 
@@ -82,6 +83,16 @@ def test_init_writes_the_schedule_of_the_study(tmp_path):
     assert written.optim_wrapper.optimizer == study.optim_wrapper.optimizer
     crops = [cfg.train_dataloader.dataset.pipeline[1].crop_ratio_range for cfg in (written, study)]
     assert crops[0] == crops[1]
+
+
+def test_the_page_has_the_pilots_numbers():
+    _, page = (run.HERE / 'README.md').read_text(encoding='utf-8').split('## Result')
+    means = {method: run.pilot_means(run.read_results(), method) for method in METHODS}
+    numbers = {f'{mean:.2f}' for found in means.values() for mean in found.values()}
+    assert numbers >= set(re.findall(r'\b\d\d\.\d\d\b', page))
+    for method, found in means.items():
+        best = name(protocol.chosen(method, found))
+        assert f'| {table.NAMES[method]} | `{best}` | {found[best]:.2f} |' in page
 
 
 def test_published_results_belong_to_the_protocol():
