@@ -444,7 +444,7 @@ def _timm_tensors(name: str, network: Network, given: Optional[dict], source: st
     whole = model.state_dict()
     model.reset_classifier(0, '')
     classifier = whole.keys() - model.state_dict().keys()
-    tensors = rename_by_shape(given, whole, classifier, source) if given else whole
+    tensors = rename_by_shape(given, whole, classifier, f'--weights {source}') if given else whole
     if given and given.keys() - tensors.keys():
         print(f'note        {source} names its tensors differently; all have the same shapes in the same order')
     if 'features_only' in network.backbone:
