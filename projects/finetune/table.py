@@ -4,6 +4,7 @@
 Methods are compared seed by seed: the runs of a seed saw the same images.
 """
 
+import math
 import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
@@ -15,7 +16,7 @@ from mmrm.report import grids
 from mmrm.report.intervals import Difference, difference
 from mmrm.utils.errors import UserFileError, cli
 from projects.cifar10.table import difference_text, spread
-from projects.finetune.protocol import BATCH, CELLS, COMPARISONS, DECIDING, METHODS
+from projects.finetune.protocol import BATCH, CELLS, COMPARISONS, DECIDING, METHODS, Setting, chosen
 from projects.finetune.run import RESULTS, pilot_means, read_results
 
 NAMES = dict(none='none', mixup='Mixup', cutmix='CutMix', rm='RM')
@@ -61,10 +62,16 @@ def decide(results: Sequence[dict]) -> str:
     return max(passed, key=passed.get) if passed else 'none'
 
 
-def dose(cell: str) -> str:
-    """How much RM mixes: the history is empty at the start of an epoch, so its first batch stays unmixed."""
-    batches = -(-CELLS[cell].images * CLASSES // BATCH)
-    return f'{cell}: {batches - 1} of {batches} batches of an epoch have a history to mix with'
+def dose(cell: str, setting: Setting) -> float:
+    """The expected share of the training batches that RM mixes.
+
+    The history is empty at the start of an epoch, so the first batch that is drawn for mixing only fills it. The last
+    tenth of the epochs may be plain.
+    """
+    images, epochs, _ = CELLS[cell]
+    batches, prob = -(-images * CLASSES // BATCH), setting['prob']
+    mixed = epochs - math.ceil(epochs / 10) if setting.get('plain_end') else epochs
+    return (batches * prob - (1 - (1 - prob) ** batches)) / batches * mixed / epochs
 
 
 def accuracy_lines(results: Sequence[dict]) -> List[List[str]]:
@@ -114,7 +121,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if accuracy_lines(results):
         print()
         print('\n'.join(grids.render(args.format, ('cell', 'seeds', *methods), accuracy_lines(results))))
-        print('\n' + '\n'.join(map(dose, CELLS)))
+        setting = chosen('rm', pilot_means(results, 'rm'))
+        print(
+            '\nRM mixes ' + ', '.join(f'{100 * dose(cell, setting):.1f} % of the batches in {cell}' for cell in CELLS)
+        )
     if by_seed(results, DECIDING, 'none'):
         print()
         print('\n'.join(grids.render(args.format, (f'in {DECIDING}', *methods), measure_lines(results))))
