@@ -188,6 +188,7 @@ def set_method(cfg, each: Method) -> None:
     for key, value in each.options.items():
         if key in allowed:
             augment[key] = value
+            probs = None if key == 'prob' else probs  # RecursiveMix has its own, which replaces the config's
         elif key == 'prob' and augment:
             probs = float(value)
         elif key in EPOCH_OPTIONS and augment:
@@ -201,6 +202,8 @@ def set_method(cfg, each: Method) -> None:
     mixing = dict(augments=augment) if probs is None else dict(augments=augment, probs=probs)
     preprocessor.batch_augments = mixing if augment else None
     hooks = list(cfg.get('custom_hooks') or [])
+    if schedule or not augment:  # the config's own is replaced, or has nothing to switch
+        hooks = [hook for hook in hooks if type_name(hook) != 'MixScheduleHook']
     if each.name == 'rm' and not any(type_name(hook) == 'ResetHistoryHook' for hook in hooks):
         hooks.append(dict(type='ResetHistoryHook'))
     cfg.custom_hooks = hooks + ([dict(type='MixScheduleHook', **schedule)] if schedule else [])

@@ -1,7 +1,7 @@
 """Look at a folder of images and write a config that trains a network on it, with RM or another mixing method.
 
-The mixing methods have the paper's values. With SGD from pretrained weights the schedule is that of projects/finetune;
-from scratch, and for transformers, it is what usually works.
+With SGD from pretrained weights the schedule and the mixing are those of projects/finetune; from scratch, and for
+transformers, the mixing has the paper's values, and the schedule is what usually works.
 """
 
 import argparse
@@ -23,10 +23,16 @@ from ..utils.processes import clock, cores
 from .check import check, inspect_images, odd_images
 from .options import METHOD, METHODS, OMEGA, Parser, positive
 
-PART_NAMES = dict(  # of folders, in small letters
-    train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test', 'testing')
+# Of folders, in small letters.
+PART_NAMES = dict(train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test', 'testing'))
+# SGD from pretrained weights, lr for a batch of 32: the best pilots of projects/finetune. Where there is a probability,
+# the last tenth of the epochs is not mixed.
+TUNED: Dict[str, Dict[str, float]] = dict(
+    none=dict(lr=0.00866),
+    mixup=dict(lr=0.005, alpha=0.2),
+    cutmix=dict(lr=0.015, prob=0.5),
+    rm=dict(lr=0.015, prob=0.5, omega=0.5),
 )
-RATE = 0.00866  # of SGD with batch 32, from pretrained weights: the best pilot of projects/finetune
 OFFLINE = ' Without the network: --weights FILE, --weights RUN, or --weights none, which needs far more images.'
 
 
@@ -113,13 +119,14 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     size, images = args.size or choose_size(findings), folder.count('train')
     name, network = choose_network(args.network, images, size)
     checkpoint, tensors = choose_weights(args.weights, name, network, config)
-    recipe = choose_recipe(images, size, network.adamw, not checkpoint, args.batch, args.epochs)
+    recipe = choose_recipe(images, network.adamw, not checkpoint, args.method, args.batch, args.epochs)
+    recipe.update(size=size, method=args.method)
     title = (
         f'{folder.root.name}: {len(folder.classes)} classes, {images:,} training and {folder.count("val"):,} '
         f'validation images. Made by: {shlex.join(["mmrm", "init", *argv])}'
     )
     lists = {} if folder.as_it_is else list_texts(folder, config)
-    text = config_text(folder, network, checkpoint, dict(recipe, method=args.method), config, title)
+    text = config_text(folder, network, checkpoint, recipe, config, title)
     written = write({**lists, config: text}, checkpoint, tensors)
     problems = check(config).problems
     if problems:
@@ -358,8 +365,7 @@ def _timm_network(name: str, size: int) -> Network:
         raise UserValueError(message) from error
     # Channels last, as Swin's, is (1, 7, 7, 768).
     if features.ndim != 4 or features.shape[2] != features.shape[3] or features.shape[1] <= features.shape[2]:
-        shape = tuple(features.shape)
-        raise UserValueError(f'--network timm/{name} returns features of {shape}, not a map with channels first.')
+        raise UserValueError(f'--network timm/{name} returns {tuple(features.shape)}, not a map with channels first.')
     return Network(
         f"dict(type='TIMMBackbone', model_name={name!r}{more})",
         features.shape[1],
@@ -377,25 +383,22 @@ def choose_size(findings: Sequence) -> int:
 
 
 def choose_recipe(
-    images: int, size: int, adamw: bool, scratch: bool, batch: Optional[int] = None, epochs: Optional[int] = None
+    images: int, adamw: bool, scratch: bool, method: str, batch: Optional[int] = None, epochs: Optional[int] = None
 ) -> dict:
-    """What the template needs: size, batch, epochs, warmup (epochs) and lr (for a batch of that size).
+    """What the template needs: batch, epochs, warmup (epochs), lr (for a batch of that size), and what was tuned.
 
     From pretrained weights it is the schedule of projects/finetune: 45 epochs for 370 to 1,850 images. More images have
     fewer epochs, at least 15, and fewer images more, at most 100. From scratch, which nobody measured, 100 to 300.
     """
-    usual = 32
-    while usual > 8 and images < 11 * usual:
-        usual //= 2
+    batch = batch or next((size for size in (32, 16) if images >= 11 * size), 8)
+    wanted = max(min(45 * 1850 / images, 45), min(45 * 370 / images, 100), 15)
     if scratch:
         wanted = min(max(960_000 / images, 100), 300)
-    else:
-        wanted = max(min(45 * 1850 / images, 45), min(45 * 370 / images, 100), 15)
     epochs = epochs or round(wanted)
-    batch = batch or usual
-    base = {(False, False): RATE / 32, (False, True): 0.2 / 512, (True, False): 1e-4 / 64, (True, True): 5e-4 / 512}
-    lr = float(f'{base[adamw, scratch] * batch:.3g}')
-    return dict(size=size, batch=batch, epochs=epochs, warmup=min(5 if scratch else 1, epochs // 2), lr=lr)
+    tuned = {} if adamw or scratch else TUNED[method]
+    rates = (1e-4 / 64, 5e-4 / 512) if adamw else (tuned.get('lr', 0) / 32, 0.2 / 512)
+    lr = float(f'{rates[scratch] * batch:.3g}')
+    return dict(batch=batch, epochs=epochs, warmup=min(5 if scratch else 1, epochs // 2), lr=lr, tuned=tuned)
 
 
 # --------------------------------------------------------------------------------------------------------- the weights
@@ -492,13 +495,15 @@ def config_text(folder: ImageFolder, network: Network, checkpoint: str, recipe: 
     test = 'val_dataloader'
     if 'test' in folder.parts:
         test = f'dict(\n    val_dataloader, dataset=dict(dataset, {source("test")}, pipeline=test_pipeline))'
-    augment = METHODS[recipe['method']]
-    mixing = ', '.join(f'{key}={value!r}' for key, value in (augment or {}).items())
+    augment, tuned, epochs = METHODS[recipe['method']], recipe['tuned'], recipe['epochs']
+    mixing = ', '.join(f'{key}={tuned.get(key, value)!r}' for key, value in (augment or {}).items())
+    probs = f', probs={tuned["prob"]}' if 'prob' in tuned else ''
     template = Path(__file__).with_name('config_template.txt').read_text()
     return template.format(
         methods=', '.join(each['type'] if each else 'None' for each in METHODS.values()),
-        mixing=f'dict(augments=dict({mixing}))' if augment else None,
-        omega=OMEGA if recipe['method'] == 'rm' else 0,
+        mixing=f'dict(augments=dict({mixing}){probs})' if augment else None,
+        omega=tuned.get('omega', OMEGA) if recipe['method'] == 'rm' else 0,
+        hooks=f",\n    dict(type='MixScheduleHook', last_epochs={min(-(-epochs // 10), epochs - 1)})" if probs else '',
         workers=min(4, cores()),
         title=title,
         file=config.name,

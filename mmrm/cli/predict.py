@@ -8,8 +8,6 @@ from typing import Any, Dict, List, Optional, Sequence
 from ..utils.errors import UserError, UserFileError, cli, one_line, printable
 from .options import Parser, positive
 
-UNREADABLE = 1  # exit code where an image could not be read; the others were predicted
-
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -19,8 +17,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         allow_abbrev=False,
         epilog='Exit code: 0, or 1 if an image could not be read (a line on stderr each), or 2 for a mistake.',
     )
-    run = "a run's folder (its best checkpoint, else its last), or a checkpoint"
-    parser.add_argument('source', metavar='RUN', help=run)
+    parser.add_argument('source', metavar='RUN', help="checkpoint, or a run's folder (its best, else its last)")
     parser.add_argument('images', nargs='+', metavar='IMAGE', help='image files, or folders of them')
     parser.add_argument('--config', help='config of RUN, if the checkpoint has none')
     parser.add_argument('--top', type=positive, default=3, metavar='N', help='classes per image (default: 3)')
@@ -62,7 +59,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         print(f'{len(files) - unreadable} pictures in {args.cam}', file=sys.stderr)
     if unreadable:
         print(f'{unreadable} of {len(files)} images could not be read', file=sys.stderr)
-        sys.exit(UNREADABLE)
+        sys.exit(1)  # the others were predicted
 
 
 def find_images(given: Sequence[str]) -> List[Path]:

@@ -1,6 +1,5 @@
 """One page of runs: curves, results next to the paper's, differences, configs."""
 
-import argparse
 import sys
 from typing import Optional, Sequence
 
@@ -8,7 +7,7 @@ from ..utils.errors import cli, printable
 from .options import Parser
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     parser = Parser(prog='mmrm report', description=__doc__, allow_abbrev=False)
     parser.add_argument('runs', nargs='+', metavar='RUN', help='folder of a run, or one that holds runs at any depth')
     parser.add_argument('--out', default='report.html', help='the page (default: report.html); replaces a report')

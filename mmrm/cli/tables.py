@@ -1,6 +1,5 @@
 """The paper's tables, your runs next to the published numbers; what is missing comes with its command."""
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Optional, Sequence
@@ -11,7 +10,7 @@ from ..utils.errors import cli, printable
 from .options import Parser
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     parser = Parser(prog='mmrm tables', description=__doc__, allow_abbrev=False)
     parser.add_argument('tables', nargs='*', metavar='TABLE', help=f'some of {", ".join(TABLES)} (default: all)')
     parser.add_argument('--work-dir', help='folder of the runs (default: work_dirs of the project)')

@@ -1,6 +1,5 @@
 """Test a checkpoint, or a run's folder, with a config."""
 
-import argparse
 import json
 import os
 import sys
@@ -12,7 +11,7 @@ from .options import Parser, start_process
 from .train import end_workers
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of ``mmrm test`` and ``tools/test.py``."""
     parser = Parser(prog='mmrm test', description=__doc__, allow_abbrev=False)
     parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')

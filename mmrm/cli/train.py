@@ -10,7 +10,7 @@ from ..utils.processes import launched, leave
 from .options import Parser, natural, start_process
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of ``mmrm train`` and ``tools/train.py``."""
     parser = Parser(prog='mmrm train', description=__doc__, allow_abbrev=False)
     parser.add_argument('config', help='config file, from the current folder, the checkout or its configs/')

@@ -79,6 +79,24 @@ def test_mixing_is_off_in_the_epochs_that_a_method_names(tmp_path):
         planned(config, tmp_path / 'other', '--methods', 'none:last_epochs=1')
 
 
+def test_probability_and_schedule_of_the_config_are_kept_or_replaced(tmp_path):
+    more = "model['data_preprocessor']['batch_augments']['probs'] = 0.5\n"
+    more += "custom_hooks += [dict(type='MixScheduleHook', last_epochs=1)]\n"
+    config = write_run(tmp_path, epochs=3, images=2, more=more)
+    methods = ('none', 'rm', 'rm:prob=0.25', 'rm:last_epochs=2')
+    found = {}
+    for name, cfg in planned(config, tmp_path / 'out', '--methods', *methods, '--seeds', 0).items():
+        mixing = cfg.model.data_preprocessor.batch_augments or {}
+        drawn = (mixing.get('probs'), (mixing.get('augments') or {}).get('prob'))
+        found[name] = (*drawn, [hook.last_epochs for hook in cfg.custom_hooks if hook.type == 'MixScheduleHook'])
+    assert found == {
+        'none seed 0': (None, None, []),  # there is nothing to switch off
+        'rm seed 0': (0.5, None, [1]),
+        'rm:prob=0.25 seed 0': (None, 0.25, [1]),  # not 0.25 of the config's 0.5
+        'rm:last_epochs=2 seed 0': (0.5, None, [2]),
+    }
+
+
 def test_every_method_of_a_seed_trains_on_the_same_images_drawn_by_it(tmp_path):
     config = write_run(tmp_path, images=12)
     cfgs = planned(config, tmp_path / 'out', '--methods', 'none', 'rm', '--seeds', 0, 1, '--images-per-class', 2)

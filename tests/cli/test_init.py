@@ -14,6 +14,7 @@ from PIL import Image
 from mmrm import cli
 from mmrm.cli.check import inspect_images
 from mmrm.cli.init import (
+    TUNED,
     ImageFolder,
     choose_network,
     choose_recipe,
@@ -172,13 +173,14 @@ def test_the_split_takes_a_share_of_each_class_and_hardly_moves_when_an_image_is
 # ---------------------------------------------------------------------------------------------------------- the recipe
 @pytest.mark.parametrize('scratch', [False, True])
 def test_length_batch_and_learning_rate_depend_on_the_number_of_images(scratch):
-    recipes = [choose_recipe(images, 224, False, scratch) for images in (10, 100, 1000, 10_000, 1_000_000)]
+    recipes = [choose_recipe(images, False, scratch, 'none') for images in (10, 100, 1000, 10_000, 1_000_000)]
     low, high = (100, 300) if scratch else (15, 100)
     for recipe in recipes:
         assert 8 <= recipe['batch'] <= 32 and low <= recipe['epochs'] <= high and recipe['warmup'] < recipe['epochs']
         assert recipe['lr'] / recipe['batch'] == pytest.approx(recipes[0]['lr'] / recipes[0]['batch'], rel=0.01)
-    given = choose_recipe(100, 224, False, scratch, batch=64, epochs=2)
-    assert given == dict(size=224, batch=64, epochs=2, warmup=1, lr=float(f'{2 * recipes[-1]["lr"]:.3g}'))
+    given = choose_recipe(100, False, scratch, 'none', batch=64, epochs=2)
+    tuned = {} if scratch else TUNED['none']
+    assert given == dict(batch=64, epochs=2, warmup=1, lr=float(f'{2 * recipes[-1]["lr"]:.3g}'), tuned=tuned)
 
 
 def test_network_and_size_depend_on_the_images():
@@ -227,7 +229,7 @@ def test_a_folder_becomes_a_config_with_weights_and_lists(init, here, stand_in, 
     assert cfg.model.init_cfg == dict(type='StrictPretrained', checkpoint='torchvision://resnet18')
     assert cfg.model.head.num_classes == cfg.model.data_preprocessor.num_classes == 3
     assert cfg.val_evaluator.topk == (1,) and cfg.model.head.type == 'RMConsistencyHead'
-    assert cfg.model.data_preprocessor.batch_augments.augments.type == 'RecursiveMix' and cfg.model.head.omega == 0.1
+    assert cfg.model.data_preprocessor.batch_augments.augments.type == 'RecursiveMix' and cfg.model.head.omega == 0.5
     assert {hook.type for hook in cfg.custom_hooks} >= {'ResetHistoryHook', 'RandomStateHook'}
     lists = [(here / f'shapes_{part}.txt').read_text().splitlines() for part in ('train', 'val')]
     assert [len(lines) for lines in lists] == [12, 3] and not set(lists[0]) & set(lists[1])

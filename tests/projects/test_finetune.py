@@ -12,6 +12,7 @@ from mmengine.config import Config
 
 from mmrm.cli import compare
 from mmrm.cli.init import NETWORKS, ImageFolder, choose_recipe, config_text
+from mmrm.core import RecursiveMix
 from projects.finetune import prepare, protocol, run, table
 from projects.finetune.protocol import CELLS, METHODS, PILOT, Cell, name
 
@@ -71,18 +72,29 @@ def test_test_runs_need_all_pilots(tmp_path, capsys):
     assert 'rm: not all pilots are done' in capsys.readouterr().err
 
 
-def test_init_writes_the_schedule_of_the_study(tmp_path):
+@pytest.mark.parametrize('method', METHODS)
+def test_init_writes_the_schedule_of_the_study_and_what_the_pilots_chose(method, tmp_path):
+    setting = protocol.chosen(method, run.pilot_means(run.read_results(), method))
+    parsed = compare.build_parser().parse_args(['pets.py', *protocol.arguments(method, setting, CELLS['50x45'])])
     study = Config.fromfile(run.HERE / 'configs' / 'pets.py')
-    study.optim_wrapper.optimizer.update(protocol.chosen('none', run.pilot_means(run.read_results(), 'none')))
-    recipes = [choose_recipe(images, 112, False, False) for images in (370, 1850)]
+    study.merge_from_dict(parsed.cfg_options)
+    compare.set_method(study, parsed.methods[0])
+    recipes = [choose_recipe(images, False, False, method) for images in (370, 1850)]
     assert [(recipe['batch'], recipe['epochs']) for recipe in recipes] == 2 * [(protocol.BATCH, 45)]
     folder = ImageFolder(tmp_path, ('a', 'b'), dict(train={}, val={}), dict(train='train', val='val'), [])
-    recipe, weights = dict(recipes[0], method='none'), str(tmp_path / 'weights.pth')
+    recipe, weights = dict(recipes[0], size=112, method=method), str(tmp_path / 'weights.pth')
     written = config_text(folder, NETWORKS['resnet18'], weights, recipe, tmp_path / 'photos.py', 'photos')
     written = Config.fromstring(written.replace("_base_ = ['mmpretrain::_base_/default_runtime.py']", ''), '.py')
     assert written.optim_wrapper.optimizer == study.optim_wrapper.optimizer
     crops = [cfg.train_dataloader.dataset.pipeline[1].crop_ratio_range for cfg in (written, study)]
     assert crops[0] == crops[1]
+    mixing = [cfg.data_preprocessor.batch_augments for cfg in (written.model, study)]
+    if method == 'rm':  # both mean the same: the history stays, too, where a batch is not mixed
+        mixing[1].probs = mixing[1].augments.pop('prob')
+    assert mixing[0] == mixing[1]
+    assert written.model.head.omega == study.model.head.omega
+    schedules = [[hook for hook in cfg.custom_hooks if hook.type == 'MixScheduleHook'] for cfg in (written, study)]
+    assert schedules[0] == schedules[1]
 
 
 def test_the_page_has_the_pilots_numbers():
@@ -93,6 +105,21 @@ def test_the_page_has_the_pilots_numbers():
     for method, found in means.items():
         best = name(protocol.chosen(method, found))
         assert f'| {table.NAMES[method]} | `{best}` | {found[best]:.2f} |' in page
+
+
+@pytest.mark.parametrize('cell', CELLS)
+def test_the_dose_counts_the_batches_that_rm_mixes(cell):
+    setting = protocol.chosen('rm', run.pilot_means(run.read_results(), 'rm'))
+    images, epochs, _ = CELLS[cell]
+    batches, rng, mixed = -(-images * 37 // protocol.BATCH), np.random.RandomState(0), 0
+    repeats = -(-8000 // (epochs * batches))
+    augment = RecursiveMix(num_classes=2, rng=rng)
+    for epoch in repeats * list(range(epochs)):
+        augment.reset()
+        for _ in range(batches if epoch < epochs - -(-epochs // 10) else 0):
+            if rng.random() < setting['prob']:
+                mixed += augment.mix(torch.zeros(1, 1, 112, 112), torch.zeros(1, dtype=torch.long))[2].lam > 0
+    assert mixed / (repeats * epochs * batches) == pytest.approx(table.dose(cell, setting), abs=0.02)
 
 
 def test_published_results_belong_to_the_protocol():
