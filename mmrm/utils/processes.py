@@ -33,11 +33,11 @@ def is_reporting_process() -> bool:
 
 
 def thread_variables(processes: int, cpu: bool = True) -> Dict[str, str]:
-    """Each of ``processes`` on the CPU gets an equal share of its cores, on GPUs one; ``OMP_NUM_THREADS`` goes first.
+    """Each of ``processes`` on the CPU gets an equal share of the cores, on GPUs one; ``OMP_NUM_THREADS`` goes first.
 
     Both variables must be equal: torch prefers ``MKL_NUM_THREADS``, other libraries read ``OMP_NUM_THREADS``.
     """
-    threads = os.environ.get('OMP_NUM_THREADS') or str(max(1, (os.cpu_count() or 1) // processes) if cpu else 1)
+    threads = os.environ.get('OMP_NUM_THREADS') or str(max(1, cores() // processes) if cpu else 1)
     return dict(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
 
 

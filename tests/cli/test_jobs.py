@@ -164,7 +164,8 @@ def test_a_killed_call_is_completed_by_the_next_one_without_repeating_what_is_fi
 
 def test_runs_share_the_cores_of_the_cpu_and_have_gpus_of_their_own(runs, monkeypatch):
     monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
-    monkeypatch.setattr(os, 'cpu_count', lambda: 5)
+    monkeypatch.setattr(os, 'cpu_count', lambda: 64)
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1, 2, 8, 9}, raising=False)  # Slurm, taskset
     monkeypatch.setenv('MALLOC_TOP_PAD_', '7')  # the user's own
     first, second = jobs.environments(2, 1, cpu=True)
     assert first == second and first['OMP_NUM_THREADS'] == first['MKL_NUM_THREADS'] == '2'
