@@ -264,8 +264,8 @@ def _class_files(root: Path, prefix: str, notes: List[str]) -> Dict[str, List[st
     others = []
     for file, name in files:
         path = Path(prefix, file)
-        hidden = any(part.startswith('.') for part in path.parts)  # a thumbnail, or what a tool keeps
-        if path.suffix.lower() in EXTENSIONS and not hidden:
+        # Hidden: a thumbnail, or what a tool keeps.
+        if path.suffix.lower() in EXTENSIONS and not any(part.startswith('.') for part in path.parts):
             found.setdefault(name, []).append(path.as_posix())
         else:
             others.append(path.as_posix())
@@ -299,15 +299,14 @@ def split_off(folder: ImageFolder, share: float) -> ImageFolder:
 
     The order is that of a hash of each file's name: images that are added or removed later do not move the others.
     """
-    train: Dict[str, List[str]] = {}
-    val: Dict[str, List[str]] = {}
+    parts: Dict[str, Dict[str, List[str]]] = dict(train={}, val={})
     for name, files in folder.parts['train'].items():
         ordered = sorted(files, key=lambda file: hashlib.sha256(file.encode()).hexdigest())
         number = min(max(1, round(share * len(files))), len(files) - 1)
-        val[name], train[name] = sorted(ordered[:number]), sorted(ordered[number:])
-    number = sum(map(len, val.values()))
+        parts['val'][name], parts['train'][name] = sorted(ordered[:number]), sorted(ordered[number:])
+    number = sum(map(len, parts['val'].values()))
     folder.notes.append(f'there is no val folder: {number:,} images, {share:.0%} of each class, are put aside')
-    return folder._replace(parts=dict(folder.parts, train=train, val=val))
+    return folder._replace(parts={**folder.parts, **parts})
 
 
 def describe(folder: ImageFolder, findings: Sequence) -> List[str]:
@@ -497,13 +496,15 @@ def config_text(folder: ImageFolder, network: Network, checkpoint: str, recipe: 
         test = f'dict(\n    val_dataloader, dataset=dict(dataset, {source("test")}, pipeline=test_pipeline))'
     augment, tuned, epochs = METHODS[recipe['method']], recipe['tuned'], recipe['epochs']
     mixing = ', '.join(f'{key}={tuned.get(key, value)!r}' for key, value in (augment or {}).items())
-    probs = f', probs={tuned["prob"]}' if 'prob' in tuned else ''
+    probs, last = f', probs={tuned["prob"]}' if 'prob' in tuned else '', min(-(-epochs // 10), epochs - 1)
+    own = 'none rm:prob={prob},omega={omega},last_epochs={last}'.format(**TUNED['rm'], last=last)
     template = Path(__file__).with_name('config_template.txt').read_text()
     return template.format(
         methods=', '.join(each['type'] if each else 'None' for each in METHODS.values()),
         mixing=f'dict(augments=dict({mixing}){probs})' if augment else None,
         omega=tuned.get('omega', OMEGA) if recipe['method'] == 'rm' else 0,
-        hooks=f",\n    dict(type='MixScheduleHook', last_epochs={min(-(-epochs // 10), epochs - 1)})" if probs else '',
+        compared=own if tuned else 'none cutmix rm',
+        hooks=f",\n    dict(type='MixScheduleHook', last_epochs={last})" if probs else '',
         workers=min(4, cores()),
         title=title,
         file=config.name,
