@@ -78,24 +78,22 @@ def accuracy_lines(results: Sequence[dict]) -> List[List[str]]:
     """Images x epochs, seeds, then of each method its accuracy, and its difference to none."""
     lines = []
     for cell in CELLS:
-        counts = [len(by_seed(results, cell, method)) for method in METHODS]
-        if any(counts):
-            values = [spread(by_seed(results, cell, method).values()) for method in METHODS]
-            others = [difference_text(compare(results, cell, method)) for method in METHODS[1:]]
-            lines.append([cell, str(min(counts)), *values, *others])
+        counts = {method: len(by_seed(results, cell, method)) for method in METHODS}
+        if any(counts.values()):
+            seeds = ', '.join(f'{NAMES[method]} {count}' for method, count in counts.items())
+            equal = len(set(counts.values())) == 1
+            lines.append([cell, str(counts['none']) if equal else seeds, *_values(results, cell, 'top1')])
     return lines
 
 
 def measure_lines(results: Sequence[dict]) -> List[List[str]]:
     """The same for each measure in the deciding cell."""
-    return [
-        [
-            title,
-            *(spread(by_seed(results, DECIDING, method, measure).values()) for method in METHODS),
-            *(difference_text(compare(results, DECIDING, method, measure)) for method in METHODS[1:]),
-        ]
-        for measure, title in MEASURES.items()
-    ]
+    return [[title, *_values(results, DECIDING, measure)] for measure, title in MEASURES.items()]
+
+
+def _values(results: Sequence[dict], cell: str, measure: str) -> List[str]:
+    values = [spread(by_seed(results, cell, method, measure).values()) for method in METHODS]
+    return values + [difference_text(compare(results, cell, method, measure)) for method in METHODS[1:]]
 
 
 def pilot_lines(results: Sequence[dict]) -> List[List[str]]:
@@ -104,6 +102,23 @@ def pilot_lines(results: Sequence[dict]) -> List[List[str]]:
         [NAMES[method], setting, f'{mean:.2f}']
         for method in METHODS
         for setting, mean in pilot_means(results, method).items()
+    ]
+
+
+def page_parts(results: Sequence[dict], form: str) -> List[str]:
+    """What README.md has of the tests: accuracy in the cells, RM's dose, the measures, and the decision."""
+    methods = [*(NAMES[method] for method in METHODS), *(f'{NAMES[method]} to none' for method in METHODS[1:])]
+    setting = chosen('rm', pilot_means(results, 'rm'))
+    doses = ', '.join(f'{100 * dose(cell, setting):.1f} % of the batches in {cell}' for cell in CELLS)
+    try:
+        decision = f'The default of `mmrm init`: {decide(results)}.'
+    except UserFileError as error:
+        decision = f'Not decided: {error}.'
+    return [
+        '\n'.join(grids.render(form, ('cell', 'seeds', *methods), accuracy_lines(results))),
+        f'RM mixes {doses}.',
+        '\n'.join(grids.render(form, (f'in {DECIDING}', *methods), measure_lines(results))),
+        decision,
     ]
 
 
@@ -116,19 +131,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     results = read_results(args.results)
     if not results:
         raise UserFileError(f'{args.results} has no results. They come from: python projects/finetune/run.py pilots')
-    methods = [*(NAMES[method] for method in METHODS), *(f'{NAMES[method]} to none' for method in METHODS[1:])]
     print('\n'.join(grids.render(args.format, ('method', 'pilot', 'held-out top-1'), pilot_lines(results), right=(2,))))
     if accuracy_lines(results):
-        print()
-        print('\n'.join(grids.render(args.format, ('cell', 'seeds', *methods), accuracy_lines(results))))
-        setting = chosen('rm', pilot_means(results, 'rm'))
-        print(
-            '\nRM mixes ' + ', '.join(f'{100 * dose(cell, setting):.1f} % of the batches in {cell}' for cell in CELLS)
-        )
-    if by_seed(results, DECIDING, 'none'):
-        print()
-        print('\n'.join(grids.render(args.format, (f'in {DECIDING}', *methods), measure_lines(results))))
-        print(f'\ndefault of mmrm init: {decide(results)}')
+        print('\n' + '\n\n'.join(page_parts(results, args.format)))
 
 
 if __name__ == '__main__':

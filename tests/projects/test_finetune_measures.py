@@ -69,15 +69,17 @@ def test_a_missing_trimap_is_named(pets):
     file.write_bytes(content)
 
 
-def test_statistics_of_batch_norm_are_those_of_plain_or_mixed_images(pets, monkeypatch, capsys):
+def test_statistics_of_batch_norm_are_those_of_plain_or_mixed_images(pets, tmp_path, monkeypatch, capsys):
     root, seen, fed = pets[0], [], []
     predict, inputs = batch_norm.predict, batch_norm.inputs
     monkeypatch.setattr(
         batch_norm, 'predict', lambda model, pixels: seen.append(model.backbone) or predict(model, pixels)
     )
     monkeypatch.setattr(batch_norm, 'inputs', lambda *args: fed.append(list(inputs(*args))) or fed[-1])
-    batch_norm.main([str(root / 'epoch_1.pth')])
-    assert f'{measure.measure(root / "epoch_1.pth")["top1"]:.2f}' in capsys.readouterr().out
+    batch_norm.main([str(root / 'epoch_1.pth'), '--out', str(tmp_path / 'found.json')])
+    ((_, written),) = json.loads((tmp_path / 'found.json').read_text()).items()
+    assert written['checkpoint'] == pytest.approx(measure.measure(root / 'epoch_1.pth')['top1'], abs=1e-3)
+    assert f'{written["checkpoint"]:.2f}' in capsys.readouterr().out
     checkpoint, *others = seen
     assert not checkpoint.bn1.running_mean.any(), 'the checkpoint was never trained'
     for backbone, batches in zip(others, fed):
@@ -168,4 +170,4 @@ def test_the_table_is_printed(tmp_path, capsys):
     file.write_text(''.join(json.dumps(row) + '\n' for row in rows))
     table.main(['--results', str(file)])
     out = capsys.readouterr().out
-    assert 'default of mmrm init: rm' in out and '42.9 % of the batches in 50x45' in out
+    assert 'The default of `mmrm init`: rm.' in out and '42.9 % of the batches in 50x45' in out
