@@ -101,13 +101,18 @@ def test_init_writes_the_schedule_of_the_study_and_what_the_pilots_chose(method,
 
 
 def test_the_page_has_the_pilots_numbers():
-    _, page = (run.HERE / 'README.md').read_text(encoding='utf-8').split('## Result')
+    page = (run.HERE / 'README.md').read_text(encoding='utf-8').split('## Result')[1].split('\nTests: ')[0]
     means = {method: run.pilot_means(run.read_results(), method) for method in METHODS}
     numbers = {f'{mean:.2f}' for found in means.values() for mean in found.values()}
     assert numbers >= set(re.findall(r'\b\d\d\.\d\d\b', page))
     for method, found in means.items():
         best = name(protocol.chosen(method, found))
         assert f'| {table.NAMES[method]} | `{best}` | {found[best]:.2f} |' in page
+
+
+def test_the_page_has_the_tables_of_the_tests():
+    page = (run.HERE / 'README.md').read_text(encoding='utf-8')
+    assert [part for part in table.page_parts(run.read_results(), 'markdown') if part not in page] == []
 
 
 @pytest.mark.parametrize('cell', CELLS)
