@@ -52,6 +52,7 @@ RUN_BY = {
     'transfer/run.py': 'tests/projects/test_transfer.py::test_a_fine_tuning_waits_for_its_own_backbone_only',
     '--save|--results': 'tests/report/test_results.py::test_a_table_of_results_is_that_of_the_runs',
     'classifier authors': 'tests/weights/test_export.py::test_the_authors_networks_have_the_same_logits_in_mmpretrain',
+    'when_rm_helps.py': 'tests/analysis/test_tools.py::test_when_rm_helps_draws_every_row_of_the_page',
     'label_audit.py': 'tests/analysis/test_label_audit.py::test_every_method_runs_on_a_folder_of_masks',
     'effective_classes.py': 'tests/analysis/test_tools.py::test_effective_classes',
     'efficiency.py': 'tests/analysis/test_tools.py::test_efficiency',
@@ -157,22 +158,41 @@ def test_measured_rows_are_those_of_the_studies():
     """Computed from the files of results."""
     from mmrm.report.intervals import difference
     from projects.cifar10 import run, table
+    from projects.finetune import run as finetune
+    from projects.finetune import table as pets_table
+    from projects.finetune.table import by_seed
     from projects.transfer import table as transfer
 
     page = (ROOT / 'docs' / 'when_rm_helps.md').read_text(encoding='utf-8')
     rows = re.findall(r'\| ([-+][^|]*) \| ([-+][^|]*) \| \[measured\]', page)
     cifar10 = table.by_method(run.read_results(ROOT / 'projects' / 'cifar10' / 'experiment.jsonl'))
-    results = transfer.shipped_results()
+    results, tuned = transfer.shipped_results(), finetune.read_results()
+
+    def pets(cell, rival, measure='top1'):
+        return difference(*(by_seed(tuned, cell, each, measure) for each in ('rm', rival.replace('baseline', 'none'))))
+
     pairs = [
         lambda rival: difference(cifar10['rm'], cifar10[rival], table.last),
         lambda rival: difference(*(transfer.alone(results, each)[16] for each in ('rm', rival)), transfer._value),
         lambda rival: transfer.compare(results, 'pspnet-camvid', 'frozen', 'rm', rival),
         lambda rival: transfer.compare(results, 'pspnet-camvid', 'tuned', 'rm', rival),
+        lambda rival: pets('50x45', rival),
+        lambda rival: pets('50x45', rival, 'shrunk_0.5'),
+        lambda rival: pets('10x15', rival),
     ]
     wanted = [tuple(table.difference_text(pair(rival)) for rival in transfer.RIVALS) for pair in pairs]
     assert rows == wanted
     mixup = difference(cifar10['mixup'], cifar10['rm'], table.last)
     assert f'it led RM by {mixup.mean:.2f} ({mixup.low:.2f} to {mixup.high:.2f})' in page
+    gains = [pets_table.compare(tuned, '50x45', method) for method in ('mixup', 'cutmix', 'rm')]
+    texts = ', '.join(f'{name} {table.difference_text(gain)}' for name, gain in zip(('Mixup', 'CutMix', 'RM'), gains))
+    assert f'98.3 % intervals: {texts}' in page
+    rm, shrunk = gains[-1], pets('50x45', 'none', 'shrunk_0.5')
+    interval = f'(98.3 % interval: {rm.low:+.1f} to {rm.high:+.1f})'
+    text = f'lost {-rm.mean:.1f} points of top-1 {interval} and gained {shrunk.mean:.1f} on images of half the size'
+    assert text in (ROOT / 'README.md').read_text(encoding='utf-8')
+    errors = [statistics.fmean(by_seed(tuned, '50x45', method, 'ece').values()) for method in ('none', 'cutmix', 'rm')]
+    assert 'calibration error {:.1f} without mixing, {:.1f} with CutMix, {:.1f} with RM'.format(*errors) in page
     audited = json.loads((ROOT / 'docs' / 'label_audit' / 'crops.json').read_text())
     rm, cutmix = (statistics.fmean(values[0] for values in audited['methods'][name]) for name in ('RM', 'CutMix'))
     assert f"off by {rm:.1f} %, CutMix's by {cutmix:.1f} % ({audited['settings']['masks']:,} Oxford pets" in page

@@ -8,6 +8,8 @@ import pytest
 from run_logs import write_run as write_log
 from tiny_run import write_trained
 
+from tools.analysis import when_rm_helps
+
 TOOLS = Path(__file__).parents[2] / 'tools' / 'analysis'
 
 
@@ -44,6 +46,18 @@ def test_effective_classes(run, tmp_path):
     words = ('--runs', 1, '--iterations', 2, '--size', 32, '--batch', 2)
     code, printed, _ = run('effective_classes.py', tmp_path / 'a.png', *words)
     assert code == 0 and 'baseline: 1.00 above 0.1' in printed and (tmp_path / 'a.png').exists()
+
+
+def test_when_rm_helps_draws_every_row_of_the_page(run, tmp_path):
+    assert run('when_rm_helps.py', tmp_path / 'a.png')[0] == 0 and (tmp_path / 'a.png').stat().st_size > 1000
+    page = when_rm_helps.PAGE.read_text(encoding='utf-8')
+    rows = when_rm_helps.read_rows(page)
+    sources = [line.split('|')[-2] for line in page.splitlines() if line.startswith('|')][2:]
+    assert len(rows) == len(sources) > 0
+    for row, source in zip(rows, sources):
+        assert {len(value) for value in row.values} == ({1} if 'published' in source else {3})
+    table = ['| where | a | b | source |', '|---|---|---|---|', '| net, data | +1.50 | -0.9 (-2.3 to +0.5) | x-2 |']
+    assert when_rm_helps.read_rows('\n'.join(table)) == [('net, data', ((1.5,), (-0.9, -2.3, 0.5)))]
 
 
 def test_scale_sensitivity(run, tmp_path):

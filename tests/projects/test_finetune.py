@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import statistics
 
 import cv2
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from mmrm.cli import compare
+from mmrm.cli import compare, options
 from mmrm.cli.init import NETWORKS, ImageFolder, choose_recipe, config_text
 from mmrm.core import RecursiveMix
+from mmrm.utils.paths import PACKAGE
 from projects.finetune import prepare, protocol, run, table
 from projects.finetune.protocol import CELLS, METHODS, PILOT, Cell, name
 
@@ -98,6 +100,17 @@ def test_init_writes_the_schedule_of_the_study_and_what_the_pilots_chose(method,
     assert written.model.head.omega == study.model.head.omega
     schedules = [[hook for hook in cfg.custom_hooks if hook.type == 'MixScheduleHook'] for cfg in (written, study)]
     assert schedules[0] == schedules[1]
+
+
+def test_init_follows_the_decision_and_its_config_has_the_numbers():
+    known = run.read_results()
+    try:
+        assert table.decide(known) == options.METHOD
+    except run.UserError:  # not all runs are done
+        assert options.METHOD == 'none'
+    means = {method: statistics.fmean(table.by_seed(known, protocol.DECIDING, method).values()) for method in METHODS}
+    numbers = ', '.join(f'{table.NAMES[method]} {mean:.1f}' for method, mean in means.items())
+    assert f'45 epochs: {numbers} (' in (PACKAGE / 'cli' / 'config_template.txt').read_text(encoding='utf-8')
 
 
 def test_the_page_has_the_pilots_numbers():
