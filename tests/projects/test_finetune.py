@@ -110,7 +110,8 @@ def test_init_follows_the_decision_and_its_config_has_the_numbers():
         assert options.METHOD == 'none'
     means = {method: statistics.fmean(table.by_seed(known, protocol.DECIDING, method).values()) for method in METHODS}
     numbers = ', '.join(f'{table.NAMES[method]} {mean:.1f}' for method, mean in means.items())
-    assert f'45 epochs: {numbers} (' in (PACKAGE / 'cli' / 'config_template.txt').read_text(encoding='utf-8')
+    template = (PACKAGE / 'cli' / 'config_template.txt').read_text(encoding='utf-8')
+    assert f'(docs/when_rm_helps.md):\n#   {numbers}\n' in template
 
 
 def test_the_page_has_the_pilots_numbers():
