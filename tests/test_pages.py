@@ -160,7 +160,6 @@ def test_measured_rows_are_those_of_the_studies():
     from projects.cifar10 import run, table
     from projects.finetune import run as finetune
     from projects.finetune import table as pets_table
-    from projects.finetune.table import by_seed
     from projects.transfer import table as transfer
 
     page = (ROOT / 'docs' / 'when_rm_helps.md').read_text(encoding='utf-8')
@@ -169,7 +168,9 @@ def test_measured_rows_are_those_of_the_studies():
     results, tuned = transfer.shipped_results(), finetune.read_results()
 
     def pets(cell, rival, measure='top1'):
-        return difference(*(by_seed(tuned, cell, each, measure) for each in ('rm', rival.replace('baseline', 'none'))))
+        return difference(
+            *(pets_table.by_seed(tuned, cell, each, measure) for each in ('rm', rival.replace('baseline', 'none')))
+        )
 
     pairs = [
         lambda rival: difference(cifar10['rm'], cifar10[rival], table.last),
@@ -179,6 +180,7 @@ def test_measured_rows_are_those_of_the_studies():
         lambda rival: pets('50x45', rival),
         lambda rival: pets('50x45', rival, 'shrunk_0.5'),
         lambda rival: pets('10x15', rival),
+        lambda rival: pets('10x45', rival),
     ]
     wanted = [tuple(table.difference_text(pair(rival)) for rival in transfer.RIVALS) for pair in pairs]
     assert rows == wanted
@@ -186,12 +188,18 @@ def test_measured_rows_are_those_of_the_studies():
     assert f'it led RM by {mixup.mean:.2f} ({mixup.low:.2f} to {mixup.high:.2f})' in page
     gains = [pets_table.compare(tuned, '50x45', method) for method in ('mixup', 'cutmix', 'rm')]
     texts = ', '.join(f'{name} {table.difference_text(gain)}' for name, gain in zip(('Mixup', 'CutMix', 'RM'), gains))
-    assert f'98.3 % intervals: {texts}' in page
+    seeds = [len(pets_table.by_seed(tuned, '50x45', method)) for method in ('mixup', 'cutmix', 'rm')]
+    short = pets_table.difference_text(pets_table.compare(tuned, '50x15', 'rm'))
+    counts = 'Mixup has {} and CutMix {} of {} seeds'.format(*seeds)
+    assert f'98.3 % intervals: {texts}; {counts}. RM after 15 epochs, 95 %: {short}.' in page
     rm, shrunk = gains[-1], pets('50x45', 'none', 'shrunk_0.5')
     interval = f'(98.3 % interval: {rm.low:+.1f} to {rm.high:+.1f})'
     text = f'lost {-rm.mean:.1f} points of top-1 {interval} and gained {shrunk.mean:.1f} on images of half the size'
     assert text in (ROOT / 'README.md').read_text(encoding='utf-8')
-    errors = [statistics.fmean(by_seed(tuned, '50x45', method, 'ece').values()) for method in ('none', 'cutmix', 'rm')]
+    errors = [
+        statistics.fmean(pets_table.by_seed(tuned, '50x45', method, 'ece').values())
+        for method in ('none', 'cutmix', 'rm')
+    ]
     assert 'calibration error {:.1f} without mixing, {:.1f} with CutMix, {:.1f} with RM'.format(*errors) in page
     audited = json.loads((ROOT / 'docs' / 'label_audit' / 'crops.json').read_text())
     rm, cutmix = (statistics.fmean(values[0] for values in audited['methods'][name]) for name in ('RM', 'CutMix'))

@@ -35,14 +35,14 @@ def read_rows(text: str) -> List[Row]:
 def draw(rows: Sequence[Row]):
     """A point per row, filled with its interval where it was measured, hollow where it is published."""
     figure = figures.new_figure(8, 0.42 * len(rows) + 0.7)
-    for axes, rival, column in zip(figure.subplots(1, 2, sharey=True), RIVALS, range(2)):
+    colour = plots.COLOURS['RM']
+    for column, axes in enumerate(figure.subplots(1, len(RIVALS), sharey=True)):
         for place, row in enumerate(rows):
             mean, *interval = row.values[column]
-            colour = plots.COLOURS['RM']
             axes.plot(interval, [place] * len(interval), color=colour, linewidth=1.4)
             axes.plot(mean, place, 'o', color=colour, markersize=5, markerfacecolor=colour if interval else 'white')
         axes.axvline(0, color='black', linewidth=0.8)
-        plots.tidy(axes, f'RM minus {rival}, percentage points')
+        plots.tidy(axes, f'RM minus {RIVALS[column]}, percentage points')
     axes.set_yticks(range(len(rows)), [textwrap.fill(row.label, 48) for row in rows], fontsize=7)
     axes.invert_yaxis()
     return figure
