@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from ..utils.errors import UserError, UserValueError, cli
+from ..utils.errors import UserError, UserValueError, check_numbers, cli
 from .options import METHODS, OMEGA, Parser, natural, positive
 
 HEAD_OPTIONS = ('omega', 'share_fc', 'roi_layers')  # of rm: those of RMConsistencyHead
@@ -149,7 +149,7 @@ def plan(config: Path, root: Path, args: argparse.Namespace) -> list:
 
 
 def set_method(cfg, each: Method) -> None:
-    """Set how a classifier mixes its batches; all methods train the same network.
+    """Set how a classifier mixes its batches, and its learning rate if one is given; the network is the same.
 
     What the config says of the same augment stays, such as its alpha.
 
@@ -190,15 +190,19 @@ def set_method(cfg, each: Method) -> None:
             augment[key] = value
             probs = None if key == 'prob' else probs  # RecursiveMix has its own, which replaces the config's
         elif key == 'prob' and augment:
+            check_numbers(each.label, 0, 1, prob=value)
             probs = float(value)
         elif key in EPOCH_OPTIONS and augment:
             schedule[key] = value
         elif key in HEAD_OPTIONS and each.name == 'rm':
             head[key] = value
+        elif key == 'lr':
+            check_numbers(each.label, 0, above=True, lr=value)
+            cfg.optim_wrapper.optimizer.lr = value
         else:
-            more = [*allowed, *(HEAD_OPTIONS if each.name == 'rm' else ())]
+            more = ['lr', *allowed, *(HEAD_OPTIONS if each.name == 'rm' else ())]
             more += ['prob', *EPOCH_OPTIONS] if augment else []
-            raise UserValueError(f'{each.label}: {each.name} takes {", ".join(more) or "no options"}, not {key}.')
+            raise UserValueError(f'{each.label}: {each.name} takes {", ".join(more)}, not {key}.')
     mixing = dict(augments=augment) if probs is None else dict(augments=augment, probs=probs)
     preprocessor.batch_augments = mixing if augment else None
     hooks = list(cfg.get('custom_hooks') or [])

@@ -497,7 +497,8 @@ def config_text(folder: ImageFolder, network: Network, checkpoint: str, recipe: 
     augment, tuned, epochs = METHODS[recipe['method']], recipe['tuned'], recipe['epochs']
     mixing = ', '.join(f'{key}={tuned.get(key, value)!r}' for key, value in (augment or {}).items())
     probs, last = f', probs={tuned["prob"]}' if 'prob' in tuned else '', min(-(-epochs // 10), epochs - 1)
-    own = 'none rm:prob={prob},omega={omega},last_epochs={last}'.format(**TUNED['rm'], last=last)
+    none, rm = (f'{method}:lr={TUNED[method]["lr"] / 32 * recipe["batch"]:.3g}' for method in ('none', 'rm'))
+    own = '{} {},prob={prob},omega={omega},last_epochs={}'.format(none, rm, last, **TUNED['rm'])
     template = Path(__file__).with_name('config_template.txt').read_text()
     return template.format(
         methods=', '.join(each['type'] if each else 'None' for each in METHODS.values()),

@@ -75,7 +75,7 @@ def test_mixing_is_off_in_the_epochs_that_a_method_names(tmp_path):
     hooks = {name: [hook for hook in cfg.custom_hooks if hook.type == 'MixScheduleHook'] for name, cfg in cfgs.items()}
     schedule = dict(type='MixScheduleHook', last_epochs=1)
     assert hooks == {'none seed 0': [], 'cutmix:last_epochs=1 seed 0': [schedule], 'rm seed 0': []}
-    with pytest.raises(UserValueError, match='none takes no options, not last_epochs'):
+    with pytest.raises(UserValueError, match='none takes lr, not last_epochs'):
         planned(config, tmp_path / 'other', '--methods', 'none:last_epochs=1')
 
 
@@ -95,6 +95,14 @@ def test_probability_and_schedule_of_the_config_are_kept_or_replaced(tmp_path):
         'rm:prob=0.25 seed 0': (None, 0.25, [1]),  # not 0.25 of the config's 0.5
         'rm:last_epochs=2 seed 0': (0.5, None, [2]),
     }
+
+
+def test_a_method_may_have_its_own_learning_rate(tmp_path):
+    config = write_run(tmp_path, images=2)
+    cfgs = planned(config, tmp_path / 'out', '--methods', 'none', 'none:lr=0.3', 'rm:lr=2e-3', '--seeds', 0)
+    rates = {name: cfg.optim_wrapper.optimizer.lr for name, cfg in cfgs.items()}
+    own = Config.fromfile(config).optim_wrapper.optimizer.lr
+    assert rates == {'none seed 0': own, 'none:lr=0.3 seed 0': 0.3, 'rm:lr=2e-3 seed 0': 0.002}
 
 
 def test_every_method_of_a_seed_trains_on_the_same_images_drawn_by_it(tmp_path):
@@ -119,8 +127,10 @@ def test_the_last_epoch_alone_is_tested_on_the_test_data(tmp_path):
     [
         (['smoothmix'], "'smoothmix': none, cutmix, mixup, rm are allowed"),
         (['rm:alpha'], 'with options as in rm:prob=0.5,omega=0.5'),
-        (['mixup:omega=1'], 'mixup takes alpha, prob, first_epochs, last_epochs, not omega'),
-        (['none:prob=1'], 'none takes no options, not prob'),
+        (['mixup:omega=1'], 'mixup takes lr, alpha, prob, first_epochs, last_epochs, not omega'),
+        (['none:prob=1'], 'none takes lr, not prob'),
+        (['cutmix:prob=half'], "cutmix:prob=half: prob='half' must be a number from 0 to 1"),
+        (['none:lr=0'], 'none:lr=0: lr=0 must be a number above 0'),
     ],
 )
 def test_a_wrong_method_or_option_is_named_with_those_allowed(error, tmp_path, methods, message):

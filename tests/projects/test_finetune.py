@@ -86,9 +86,10 @@ def test_init_writes_the_schedule_of_the_study_and_what_the_pilots_chose(method,
     folder = ImageFolder(tmp_path, ('a', 'b'), dict(train={}, val={}), dict(train='train', val='val'), [])
     recipe, weights = dict(recipes[0], size=112, method=method), str(tmp_path / 'weights.pth')
     written = config_text(folder, NETWORKS['resnet18'], weights, recipe, tmp_path / 'photos.py', 'photos')
-    if method == 'rm':  # the command in the config's comment trains the same
+    if method in ('none', 'rm'):  # the command in the config's comment trains the same
         command = next(line for line in written.splitlines() if 'mmrm compare' in line).split('    does')[0].split()
-        assert compare.build_parser().parse_args(command[3:]).methods[1].options == parsed.methods[0].options
+        compared = {each.name: each.options for each in compare.build_parser().parse_args(command[3:]).methods}
+        assert compared[method] == dict(parsed.methods[0].options, lr=setting['lr'])
     written = Config.fromstring(written.replace("_base_ = ['mmpretrain::_base_/default_runtime.py']", ''), '.py')
     assert written.optim_wrapper.optimizer == study.optim_wrapper.optimizer
     crops = [cfg.train_dataloader.dataset.pipeline[1].crop_ratio_range for cfg in (written, study)]
