@@ -1,7 +1,6 @@
 """Commands and Python on the pages: options exist, and a test runs each or its comment says what it needs."""
 
 import argparse
-import json
 import pkgutil
 import re
 import runpy
@@ -174,11 +173,13 @@ def test_measured_rows_are_those_of_the_studies():
 
     pairs = [
         lambda rival: difference(cifar10['rm'], cifar10[rival], table.last),
+        lambda rival: difference(*(transfer.pretrainings(results, each) for each in ('rm', rival)), transfer._value),
         lambda rival: difference(*(transfer.alone(results, each)[16] for each in ('rm', rival)), transfer._value),
         lambda rival: transfer.compare(results, 'pspnet-camvid', 'frozen', 'rm', rival),
         lambda rival: transfer.compare(results, 'pspnet-camvid', 'tuned', 'rm', rival),
         lambda rival: pets('50x45', rival),
         lambda rival: pets('50x45', rival, 'shrunk_0.5'),
+        lambda rival: pets('50x15', rival),
         lambda rival: pets('10x15', rival),
         lambda rival: pets('10x45', rival),
     ]
@@ -188,22 +189,29 @@ def test_measured_rows_are_those_of_the_studies():
     assert f'it led RM by {mixup.mean:.2f} ({mixup.low:.2f} to {mixup.high:.2f})' in page
     gains = [pets_table.compare(tuned, '50x45', method) for method in ('mixup', 'cutmix', 'rm')]
     texts = ', '.join(f'{name} {table.difference_text(gain)}' for name, gain in zip(('Mixup', 'CutMix', 'RM'), gains))
-    seeds = [len(pets_table.by_seed(tuned, '50x45', method)) for method in ('mixup', 'cutmix', 'rm')]
-    short = pets_table.difference_text(pets_table.compare(tuned, '50x15', 'rm'))
-    counts = 'Mixup has {} and CutMix {} of {} seeds'.format(*seeds)
-    assert f'98.3 % intervals: {texts}; {counts}. RM after 15 epochs, 95 %: {short}.' in page
-    rm, shrunk = gains[-1], pets('50x45', 'none', 'shrunk_0.5')
-    interval = f'(98.3 % interval: {rm.low:+.1f} to {rm.high:+.1f})'
-    text = f'lost {-rm.mean:.1f} points of top-1 {interval} and gained {shrunk.mean:.1f} on images of half the size'
+    assert f'98.3 % intervals: {texts}.' in page
+    *three, eight = (pets(cell, 'none') for cell in pets_table.CELLS)
+    widths = sorted((each.high - each.low) / 2 for each in three)
+    text = f'± {(eight.high - eight.low) / 2:.1f} points here, three ± {widths[0]:.1f} to {widths[-1]:.1f} (RM'
+    assert text in page
+    shrunk = [pets('50x45', 'none', f'shrunk_{scale}') for scale in (0.75, 0.5, 0.375)]
+    assert 'RM minus no mixing ' + ', '.join(f'{each.mean:+.2f}' for each in shrunk) in page
+    other = sorted(pets(cell, 'none', 'shrunk_0.5').mean for cell in pets_table.CELLS)[:-1]
+    assert f'; with fewer images or epochs {other[0]:+.1f} to {other[-1]:+.1f} at 1/2.' in page
+    assert f'do not gain: {table.difference_text(pets("50x45", "none", "small"))}.' in page
+    rm = pets('50x45', 'none')
+    lost = f'lost {-rm.mean:.1f} points of top-1 (95 % interval {-rm.high:.1f} to {-rm.low:.1f})'
+    text = f'{lost} and gained {shrunk[1].mean:.1f} on test images shrunk to half'
     assert text in (ROOT / 'README.md').read_text(encoding='utf-8')
-    errors = [
-        statistics.fmean(pets_table.by_seed(tuned, '50x45', method, 'ece').values())
-        for method in ('none', 'cutmix', 'rm')
-    ]
+    errors, losses = (
+        [
+            statistics.fmean(pets_table.by_seed(tuned, '50x45', method, measure).values())
+            for method in ('none', 'cutmix', 'rm')
+        ]
+        for measure in ('ece', 'nll')
+    )
     assert 'calibration error {:.1f} without mixing, {:.1f} with CutMix, {:.1f} with RM'.format(*errors) in page
-    audited = json.loads((ROOT / 'docs' / 'label_audit' / 'crops.json').read_text())
-    rm, cutmix = (statistics.fmean(values[0] for values in audited['methods'][name]) for name in ('RM', 'CutMix'))
-    assert f"off by {rm:.1f} %, CutMix's by {cutmix:.1f} % ({audited['settings']['masks']:,} Oxford pets" in page
+    assert 'cross entropy not better: {:.2f}, {:.2f}, {:.2f}.'.format(*losses) in page
     errors = {name: f'{100 - statistics.fmean(map(table.last, runs.values())):.2f}' for name, runs in cifar10.items()}
     (row,) = re.findall(r'\| \*measured\* CIFAR-10, 250 [^|]* \|(.*)\|', (ROOT / 'README.md').read_text())
     assert re.findall(r'[\d.]+', row) == [errors[name] for name in ('baseline', 'mixup', 'cutmix', 'rm')]
@@ -219,6 +227,7 @@ def test_published_rows_are_those_of_the_paper():
         ('cifar10', [], -1),
         ('cifar100', ['ResNet-18'], -1),
         ('imagenet', ['ResNet-50'], -1),
+        ('imagenet', ['PVTv2-B1'], -1),
         ('coco-dense', ['ATSS', 'ResNet-50'], 1),
         ('ade20k', ['UperNet', 'ResNet-50'], 1),
     ):

@@ -118,28 +118,19 @@ def plan(config: Path, root: Path, args: argparse.Namespace) -> list:
     if args.test_last:
         set_test_last(base, config)
     labels = labels_of(base) if args.images_per_class else None
-    runs, texts = [], []
+    runs, texts, arguments = [], [], ['--device', args.device] if args.device else []
     for each in {each.label: each for each in args.methods}.values():
         cfg = copy.deepcopy(base)
         set_method(cfg, each)
-        text = f'{cfg.pretty_text.rstrip()}\n'
+        text, epochs = f'{cfg.pretty_text.rstrip()}\n', int(cfg.train_cfg.max_epochs)
         for seed in dict.fromkeys(args.seeds):
             chosen = ''
             if labels is not None:
                 cfg.train_dataloader.dataset.indices = draw(labels, args.images_per_class, seed)
                 chosen = f"train_dataloader['dataset']['indices'] = {list(cfg.train_dataloader.dataset.indices)}\n"
-            run = jobs.Job(
-                f'{each.label} seed {seed}',
-                root / each.folder / f'seed{seed}.py',
-                {},
-                seed,
-                root / each.folder / f'seed{seed}',
-                int(cfg.train_cfg.max_epochs),
-                ['--device', args.device] if args.device else [],
-                args.gpus,
-                fingerprint(cfg, seed),
-                args.metric,
-            )
+            folder = root / each.folder / f'seed{seed}'
+            name, marks = f'{each.label} seed {seed}', dict(fingerprint=fingerprint(cfg, seed), metric=args.metric)
+            run = jobs.Job(name, folder.with_suffix('.py'), {}, seed, folder, epochs, arguments, args.gpus, **marks)
             jobs.check_same(run)
             runs.append(run)
             texts.append(text + chosen)

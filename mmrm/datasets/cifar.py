@@ -75,14 +75,14 @@ class _CheckedCIFAR:
             faults = find_faults(folder, known_sums(type(self)))
             if faults and not self.download:
                 what = 'does not exist' if not folder.exists() else f'is not complete: {", ".join(faults)}'
-                raise UserFileError(f'the data folder {folder} {what}. {self.how_to_get}')
+                how = self.how_to_get.format(root=folder.parent)
+                raise UserFileError(f'the data folder {folder} {what}. {how} See docs/data.md; MMRM_DATA moves it.')
             self._verified = not faults
         return self._verified
 
     def load_data_list(self) -> list:
         # In every process: if only the first one looked, the others would wait for it until they time out.
-        if not self.download:
-            self._check_integrity()
+        self._check_integrity()
         return self._some_of(super().load_data_list())
 
     def _some_of(self, data_list: list) -> list:
@@ -116,7 +116,7 @@ class RMCIFAR10(_CheckedCIFAR, CIFAR10):
     """
 
     rewritten = REWRITTEN
-    how_to_get = 'See docs/data.md; `python tools/get_cifar10.py` downloads it, MMRM_DATA moves the data folder.'
+    how_to_get = 'Get it: python tools/get_cifar10.py.'
 
 
 @DATASETS.register_module()
@@ -126,4 +126,4 @@ class RMCIFAR100(_CheckedCIFAR, CIFAR100):
     Args: As :class:`RMCIFAR10`.
     """
 
-    how_to_get = 'See docs/data.md; MMRM_DATA moves the data folder.'
+    how_to_get = 'Get it: python -c "import torchvision; torchvision.datasets.CIFAR100(\'{root}\', download=True)".'

@@ -19,6 +19,8 @@ from .runs import Metric, RunLog, find_runs, read_run, sessions
 
 EFFICIENCY_FILE = 'efficiency.json'
 OTHER_SETTINGS, OTHER_DATA = 'other settings', 'other data'
+# The configs that have a row; a row with a method has runs of `mmrm compare` instead.
+KNOWN = {config for table in TABLES.values() for row in table.rows for config in row.configs if not row.method}
 # Folders of work_dirs/ that studies and `mmrm compare` fill.
 STUDIES = re.compile(r'(sweep|experiment|transfer|demo|demo-quick)/|[^/]+/[^/]+-compare/')
 
@@ -232,8 +234,7 @@ def train_command(config: str) -> str:
 
 def _commands(row: Row, wanted: int, config: Optional[str], runs: List[RunLog], cells: List[Cell]) -> List[str]:
     """What fills the rest of a row of ``wanted`` runs: resume what is unfinished, start what is missing."""
-    commands = []
-    config = config or row.configs[0]
+    commands, config = [], config or row.configs[0]
     if not row.method:
         start, known = train_command(config), {run.seed for run in runs}
         commands += [f'{start} --work-dir {show_path(run.folder)} --resume' for run in runs if not run.finished]
@@ -248,11 +249,11 @@ def _commands(row: Row, wanted: int, config: Optional[str], runs: List[RunLog], 
 
 
 # ---------------------------------------------------------------------------------------------------------------- input
-def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
+def check_root(root: Path, asked: bool = True) -> List[str]:
     """Check a folder of runs before any table is filled.
 
     Args:
-        root (str | Path): The folder.
+        root (Path): The folder.
         asked (bool): Whether the user named it: it must hold a run then. Defaults to True.
 
     Returns:
@@ -261,7 +262,6 @@ def check_root(root: Union[str, Path], asked: bool = True) -> List[str]:
     Raises:
         UserFileError: If the user named it, and it holds no log.
     """
-    root = Path(root)
     found = find_runs(root)
     if not found:
         text = f'{show_path(root)} holds no log of mmengine (<run>/<time>/vis_data/scalars.json)'
@@ -285,14 +285,18 @@ def choose_tables(names: Sequence[str]) -> List[str]:
     return list(dict.fromkeys(names)) or list(TABLES)
 
 
+def check_given(given: Dict[str, List[RunLog]]) -> List[str]:
+    """Notes: whose runs :func:`fill` leaves out."""
+    return [f'{config} is in no table: its results are left out.' for config in sorted(given.keys() - KNOWN)]
+
+
 def parse_given(pairs: Sequence[str]) -> Dict[str, List[RunLog]]:
     """``CONFIG=FOLDER`` pairs of the command line as :func:`fill` takes them; raises for any other text."""
-    known = {config for table in TABLES.values() for row in table.rows for config in row.configs if not row.method}
     given: Dict[str, List[RunLog]] = {}
     for pair in pairs:
         config, _, folder = pair.partition('=')
-        config = next((each for each in known if each in (config, f'configs/{config}', f'{config}.py')), config)
-        if config not in known or not folder:
+        config = next((each for each in KNOWN if each in (config, f'configs/{config}', f'{config}.py')), config)
+        if config not in KNOWN or not folder:
             raise UserValueError(f'--run {pair}: CONFIG=FOLDER is allowed, with a config of a table (configs/*/*.py).')
         given.setdefault(config, []).append(read_run(folder))
     return given

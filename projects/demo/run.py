@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Dict, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout runs without being installed
-os.environ['CUDA_VISIBLE_DEVICES'] = ''
-os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 from mmrm.cli.options import Parser, positive
 from mmrm.utils.errors import UserError, cli
@@ -32,6 +30,8 @@ TRANSFER = ('task', 'RM to baseline', 'RM to CutMix')  # columns of the transfer
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
+    os.environ['CUDA_VISIBLE_DEVICES'] = ''  # both before torch is imported
+    os.environ.setdefault('OMP_NUM_THREADS', '1')
     parser = Parser(prog='demo.sh', description=__doc__, allow_abbrev=False)
     parser.add_argument('--work-dir', type=Path, help='folder to write (default: work_dirs/demo, demo-quick)')
     parser.add_argument('--jobs', metavar='N', type=positive, default=2, help='processes at once (default: 2)')

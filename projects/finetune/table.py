@@ -43,7 +43,7 @@ def confidence(cell: str) -> float:
 
 
 def compare(results: Sequence[dict], cell: str, method: str, measure: str = 'top1') -> Optional[Difference]:
-    """A method to none, paired by seed."""
+    """A method minus none, paired by seed."""
     values = [by_seed(results, cell, each, measure) for each in (method, 'none')]
     return difference(*values, confidence=confidence(cell) if measure == 'top1' else 0.95)
 
@@ -75,7 +75,7 @@ def dose(cell: str, setting: Setting) -> float:
 
 
 def accuracy_lines(results: Sequence[dict]) -> List[List[str]]:
-    """Images x epochs, seeds, then of each method its accuracy, and its difference to none."""
+    """Images x epochs, seeds, then of each method its accuracy, and its difference from none."""
     lines = []
     for cell in CELLS:
         counts = {method: len(by_seed(results, cell, method)) for method in METHODS}
@@ -106,18 +106,22 @@ def pilot_lines(results: Sequence[dict]) -> List[List[str]]:
 
 
 def page_parts(results: Sequence[dict], form: str) -> List[str]:
-    """What README.md has of the tests: accuracy in the cells, RM's dose, the measures, and the decision."""
-    methods = [*(NAMES[method] for method in METHODS), *(f'{NAMES[method]} to none' for method in METHODS[1:])]
+    """What README.md has of the tests: accuracy in the cells, RM's dose, the measures, the decision."""
+    methods = [*(NAMES[method] for method in METHODS), *(f'{NAMES[method]} minus none' for method in METHODS[1:])]
     setting = chosen('rm', pilot_means(results, 'rm'))
-    doses = ', '.join(f'{100 * dose(cell, setting):.1f} % of the batches in {cell}' for cell in CELLS)
+    doses = ', '.join(f'{100 * dose(cell, setting):.1f} % in {cell}' for cell in CELLS)
+    shrunk = {cell: difference_text(compare(results, cell, 'rm', 'shrunk_0.5')) for cell in CELLS}
+    halves = ', '.join(f'{text} in {cell}' for cell, text in shrunk.items() if text)
+    even = max(row['measures']['even'] for row in results if row['cell'] != 'pilot')  # the same for all runs
     try:
         decision = f'The default of `mmrm init`: {decide(results)}.'
     except UserFileError as error:
         decision = f'Not decided: {error}.'
     return [
         '\n'.join(grids.render(form, ('cell', 'seeds', *methods), accuracy_lines(results))),
-        f'RM mixes {doses}.',
+        f'Share of the batches that RM mixes: {doses}.',
         '\n'.join(grids.render(form, (f'in {DECIDING}', *methods), measure_lines(results))),
+        f'A constant map would have {even:.1f} % on the animal. At 56 px RM minus none: {halves}.',
         decision,
     ]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from mmpretrain.registry import BATCH_AUGMENTS
+from PIL import Image
 
 from mmrm.core import RecursiveMix
 from mmrm.report.intervals import difference
@@ -208,10 +209,23 @@ def test_bad_masks_and_counts_are_named(folder, capsys):
     words = (folder, '--masks', 'masks', '--values', 255)
     (folder / 'trainval.txt').write_text('# names\n0 1\n\n1\n \n2\n9\n')
     assert run(*words) == 2
-    assert f'9.png must be a readable mask of one channel, as {folder / "trainval.txt"}' in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f'9.png, which {folder / "trainval.txt"} names, does not exist;' in error and 'OxfordIIITPet' not in error
+    (folder / 'trainval.txt').write_text('0')
+    assert run(*words) == 2 and 'trainval.txt names 1 masks' in capsys.readouterr().err
     (folder / 'trainval.txt').unlink()
     cv2.imwrite(str(folder / 'masks' / '3.png'), np.zeros((8, 8, 3), np.uint8))
-    assert run(*words) == 2 and '3.png must be a readable mask of one channel.' in capsys.readouterr().err
+    assert run(*words) == 2
+    assert '3.png has 3 channels; a mask has one channel or a palette.\n' in capsys.readouterr().err
+    (folder / 'masks' / '3.png').write_bytes((folder / 'masks' / '2.png').read_bytes()[:80])
+    assert run(*words) == 2 and '3.png is cut short' in capsys.readouterr().err
+    assert run(folder, '--masks', 'images') == 2  # four are .PNG, four .jpg
+    assert capsys.readouterr().err.endswith(
+        f'{folder / "images"} has 0 masks; --masks names a folder in DATA with at least 4 masks (.png).\n'
+    )
+    assert run(folder, '--masks', 'none') == 2
+    error = capsys.readouterr().err
+    assert f'{folder / "none"} does not exist; --masks names' in error and 'OxfordIIITPet' not in error
     alone = [label_audit.Source(None, np.ones((8, 8), bool))] * 4
     with pytest.raises(UserValueError, match='CutMix mixed no image; raise count'):
         label_audit.audit(alone, ['CutMix'], count=1, seeds=40, size=8)
@@ -235,6 +249,34 @@ def test_results_say_what_they_were_measured_on():
 
 def test_missing_data_names_the_command_that_gets_it(tmp_path, capsys):
     assert run(tmp_path) == 2 and 'OxfordIIITPet' in capsys.readouterr().err
+    (tmp_path / 'annotations' / 'trimaps').mkdir(parents=True)
+    (tmp_path / 'annotations' / 'trainval.txt').write_text('a\nb\nc\nd')
+    assert run(tmp_path) == 2
+    error = capsys.readouterr().err
+    assert 'a.png, which' in error and 'does not exist' in error and 'OxfordIIITPet' in error
+
+
+def test_masks_with_a_palette_give_their_indices(folder):
+    sources = label_audit.read_sources(folder, 'images', 'masks', [255], 64)
+    for index in range(8):
+        path = folder / 'masks' / f'{index}.png'
+        mask = Image.fromarray(np.array(Image.open(path)) // 255 * 2)
+        mask.putpalette([255, 255, 255, 0, 0, 0, 128, 0, 0])
+        assert mask.mode == 'P'
+        mask.save(path)
+    found = label_audit.read_sources(folder, 'images', 'masks', [2], 64)
+    assert all((one.mask == other.mask).all() and one.mask.any() for one, other in zip(sources, found, strict=True))
+
+
+def test_a_file_of_results_takes_no_option_of_a_measurement(tmp_path, capsys):
+    published = ROOT / 'docs' / 'label_audit' / 'crops.json'
+    for option in label_audit.MEASURING:
+        for words in ((option, 3), (f'{option}=3',)):  # also where it is the default
+            assert run(published, *words) == 2 and f'not allowed: {option}.' in capsys.readouterr().err
+    assert run('--help') == 0
+    options = set(re.findall(r'^ +(--[\w-]+)', capsys.readouterr().out, re.M))
+    assert options - set(label_audit.MEASURING) == {'--trust', '--format', '--out', '--overwrite'}
+    assert run(tmp_path / 'none.json') == 2 and 'none.json does not exist.' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('name, words', [('crops', ''), ('whole', 'no random crop'), ('border', "the trimap's border")])
@@ -249,7 +291,9 @@ def test_published_numbers_come_from_the_results(name, words, capsys):
         off, missing = zip(*([cell.split(' ')[0] for cell in numbers[each]] for each in ('CutMix', 'ResizeMix', 'RM')))
         readme = (ROOT / 'README.md').read_text()
         assert '{} % with CutMix, {} % with ResizeMix and {} % with RM'.format(*off) in readme
-        assert 'In {}, {} and {} % of the mixed images'.format(*missing) in readme
+        assert 'In {}, {} and {} % of'.format(*missing) in readme
+        smaller = numbers["CutMix, RM's λ"][0].split(' ')[0]
+        assert f"CutMix with RM's smaller λ: {smaller} %" in readme
     else:
         (line,) = [line for line in page.splitlines() if line.startswith(f'| {words}')]
         assert line.split(' | ')[1:] == [
@@ -260,14 +304,14 @@ def test_published_numbers_come_from_the_results(name, words, capsys):
 
 def test_sentences_of_the_page_come_from_the_results():
     seeds = {}
-    for name in ('crops', 'whole'):
+    for name in ('crops', 'whole', 'border'):
         found = json.loads((ROOT / 'docs' / 'label_audit' / f'{name}.json').read_text())['methods']
         seeds[name] = {row: [dict(enumerate(values)) for values in zip(*runs)] for row, runs in found.items()}
-    crops, whole = (
+    crops, whole, border = (
         {row: [np.mean(list(values.values())) for values in columns] for row, columns in each.items()}
         for each in seeds.values()
     )
-    rm, cut = crops['RM'], crops["CutMix, RM's λ"]
+    rm, cut, puzzle = crops['RM'], crops["CutMix, RM's λ"], 'PuzzleMix, masks as saliency'
     off, specks = (
         difference(*(seeds['crops'][name][column] for name in ('RM', 'RM, history of 1'))) for column in (0, 3)
     )
@@ -275,13 +319,19 @@ def test_sentences_of_the_page_come_from_the_results():
     for words in (
         f"missing in {crops['CutMix'][1]:.1f} % of CutMix's images and {rm[1]:.1f} % of RM's,",
         f'without the random crop in {whole["CutMix"][1]:.1f} and {whole["RM"][1]:.1f} %.',
-        f'Mixup ({crops["Mixup"][1]:.1f} %) and PuzzleMix with known masks '
-        f'({crops["PuzzleMix, masks as saliency"][1]:.1f} %)',
+        f'Mixup ({crops["Mixup"][1]:.1f} %) and PuzzleMix with known masks ({crops[puzzle][1]:.1f} %)',
         f'off by {rm[0]:.1f} %, cutting with the same λ by {cut[0]:.1f} %.',
+        f'PuzzleMix with known masks is closer still ({crops[puzzle][0]:.1f} %)',
+        f'off by {whole[puzzle][0]:.1f} % without the random crop, more than RM, '
+        f'and by {border[puzzle][0]:.1f} % with the border, less than RM:',
         f'{specks.mean:.1f} points ({specks.low:.1f} to {specks.high:.1f}) more images show fewer than 16 pixels',
         f'off by {off.mean:.1f} ({off.low:.1f} to {off.high:.1f}) more.',
     ):
         assert words in page
+    assert whole[puzzle][0] > whole['RM'][0] and border[puzzle][0] < border['RM'][0] and crops[puzzle][0] < rm[0]
+    for each in (crops, whole, border):
+        cutmix, resized, ours = (each[name] for name in ('CutMix', 'ResizeMix', 'RM'))
+        assert cutmix[0] > resized[0] > ours[0] and cutmix[1] > resized[1] > ours[1]
 
 
 def test_every_augment_is_measured_or_named_as_left_out():

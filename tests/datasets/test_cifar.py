@@ -91,8 +91,10 @@ def test_a_data_root_that_is_missing_or_half_there_is_named(folder, damage, told
     damage(folder)
     with pytest.raises(UserFileError, match=told):
         build(folder.parent, split='train')
-    with pytest.raises(UserFileError, match='cifar-100-python does not exist'):
+    with pytest.raises(UserFileError, match='cifar-100-python does not exist') as error:
         build(folder.parent, 'RMCIFAR100', split='test')  # and is not downloaded
+    command = f"torchvision.datasets.CIFAR100('{folder.parent}', download=True)"
+    assert f'python -c "import torchvision; {command}"' in str(error.value)
 
 
 class Trap:

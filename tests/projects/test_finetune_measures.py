@@ -164,10 +164,10 @@ def test_decision_needs_all_runs():
 
 def test_the_table_is_printed(tmp_path, capsys):
     file = tmp_path / 'results.jsonl'
-    measures = dict.fromkeys(table.MEASURES, 50.0)
+    measures = dict.fromkeys([*table.MEASURES, 'even'], 50.0)
     rows = [row for row in run.read_results() if row['cell'] == 'pilot']
     rows += [dict(row, hours=0.1, fingerprint='x', measures=measures) for row in results(dict(rm=2))]
     file.write_text(''.join(json.dumps(row) + '\n' for row in rows))
     table.main(['--results', str(file)])
     out = capsys.readouterr().out
-    assert 'The default of `mmrm init`: rm.' in out and '42.9 % of the batches in 50x45' in out
+    assert 'The default of `mmrm init`: rm.' in out and '42.9 % in 50x45' in out

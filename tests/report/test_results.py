@@ -53,6 +53,16 @@ def test_results_hold_no_folder_and_those_on_other_data_are_left_out(saved, tmp_
     assert '500 train samples instead of 50000' in capsys.readouterr().out
 
 
+def test_results_of_a_config_that_is_in_no_table_are_named(saved, capsys):
+    content, other = json.loads(saved[0].read_text()), 'configs/rm/resnet18_2xb64_cifar10.py'
+    content['runs'][1].update(config=other)
+    saved[0].write_text(json.dumps(content))
+    main(['cifar100', '--results', str(saved[0])])
+    printed = capsys.readouterr()
+    assert printed.err == f'note: {other} is in no table: its results are left out.\n'
+    assert 'mine.json/rm/seed0' in printed.out and 'seed1' not in numbers(printed.out)
+
+
 @pytest.mark.parametrize(
     'change, words',
     [
@@ -97,8 +107,36 @@ def test_without_runs_nothing_is_saved(tmp_path, monkeypatch, capsys):
     assert 'no run to write' in capsys.readouterr().err and not Path('mine.json').exists()
 
 
-def test_every_file_of_the_project_is_read():
+def problems(path):
+    """Runs of a file that do not belong into results/: unfinished, or of another length than their config's."""
+    found = []
+    for config, runs in read_results(path).items():
+        train = read_config(config).train_cfg
+        length = (train.max_iters, 'iterations') if 'max_iters' in train else (train.max_epochs, 'epochs')
+        for run in (run for run in runs if not run.finished or (run.length, run.unit) != length):
+            found.append(f'{config} seed {run.seed}: {run.state}, {run.length} {run.unit} instead of {length[0]}')
+    return found
+
+
+def test_every_file_of_the_project_holds_runs_of_full_length():
     """results/ starts empty; each file that is sent in holds finished runs of shipped configs."""
     for path in RESULTS.glob('*.json'):
-        for config, runs in read_results(path).items():
-            assert (RESULTS.parent / config).is_file() and all(run.finished for run in runs), path
+        assert not problems(path), path
+
+
+@pytest.mark.parametrize(
+    'change, state',
+    [
+        (dict(length=2, validations={'1': {}, '2': {}}), 'finished, 2 epochs instead of 200'),
+        (dict(length=400, validations={'400': {}}), 'finished, 400 epochs instead of 200'),
+        (dict(unit='iterations'), 'finished, 200 iterations instead of 200'),
+        (dict(validations={'199': {}}), '199 of 200 epochs, 200 epochs instead of 200'),
+    ],
+)
+def test_a_run_of_another_length_does_not_belong_into_results(saved, change, state):
+    path, _ = saved
+    assert not problems(path)
+    content = json.loads(path.read_text())
+    content['runs'][1].update(change)
+    path.write_text(json.dumps(content))
+    assert problems(path) == [f'configs/rm/{R18}.py seed 1: {state}']

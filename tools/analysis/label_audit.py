@@ -17,12 +17,13 @@ import cv2
 import numpy as np
 import torch
 from mmpretrain.registry import BATCH_AUGMENTS
+from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
 import mmrm.models  # noqa: F401  registers RecursiveMix
 from mmrm.cli.options import natural, positive
 from mmrm.core import RecursiveMix, mix_labels, sample_box, sample_lambda
-from mmrm.datasets.images import EXTENSIONS
+from mmrm.datasets.images import EXTENSIONS, inspect_image
 from mmrm.models.regularisers.puzzlemix import import_gco, puzzle_mix
 from mmrm.report import grids
 from mmrm.report.intervals import difference
@@ -33,6 +34,7 @@ from tools.analysis import plots
 from tools.analysis.classifiers import seeded
 from tools.analysis.options import Parser, add_table, table_format, write_table
 
+TRIMAPS = 'annotations/trimaps'
 PETS = (
     'Get Oxford-IIIT Pet: python -c "from torchvision.datasets import OxfordIIITPet as Pets; '
     "Pets('data', download=True)\""
@@ -42,6 +44,9 @@ HISTORY = 8  # iterations before RM's images count, so that its history is as de
 BATCH = 4  # images that share a box: few, so that many boxes are drawn
 UNMIXED = 'no mixing'
 COLUMNS = ('label off by (%)', 'no pixel shows (%)')
+# Options of a measurement, which a file of results cannot have.
+MEASURING = ('--images', '--masks', '--values', '--count', '--seeds')
+MEASURING += ('--size', '--crop', '--least-pixels', '--results', '--figure')
 
 
 # ------------------------------------------------------------------------------------------------------------ methods
@@ -113,6 +118,7 @@ def read_sources(data: Path, images: str, masks: str, values: Sequence[int], sid
         side: Longest short side; larger masks are shrunk, to save memory.
     """
     folder = data / masks
+    hint = f' {PETS}' if folder == data / TRIMAPS else ''
     listed = folder.parent / 'trainval.txt'
     if listed.is_file():
         lines = listed.read_text().splitlines()
@@ -120,21 +126,27 @@ def read_sources(data: Path, images: str, masks: str, values: Sequence[int], sid
     else:
         names = sorted(path.stem for path in folder.glob('*.png') if not path.name.startswith('.'))
     if len(names) < BATCH:
-        raise UserFileError(
-            f'{folder} has {len(names)} masks (.png), at least {BATCH} are needed. '
-            f'--masks names their folder in DATA. {PETS}'
-        )
+        found = f'{folder} has {len(names)} masks' if folder.is_dir() else f'{folder} does not exist'
+        if listed.is_file():
+            found = f'{listed} names {len(names)} masks'
+        raise UserFileError(f'{found}; --masks names a folder in DATA with at least {BATCH} masks (.png).{hint}')
     photographs = (data / images).glob('*')
     files = {path.stem: path for path in photographs if path.suffix.lower() in EXTENSIONS}
+    by = f', which {listed} names,' if listed.is_file() else ''
     sources = []
     for name in names:
-        mask = cv2.imread(str(folder / f'{name}.png'), cv2.IMREAD_UNCHANGED)
-        if mask is None or mask.ndim != 2:
-            by = f', as {listed} names it' if listed.is_file() else ''
-            raise UserFileError(f'{folder / name}.png must be a readable mask of one channel{by}.')
+        path = folder / f'{name}.png'
+        problem = inspect_image(path).problem
+        if not problem:
+            with Image.open(path) as image:  # OpenCV would replace the indices of a palette by its colours
+                mask = np.array(image.convert('L') if image.mode == '1' else image)
+            problem = '' if mask.ndim == 2 else f'has {mask.shape[2]} channels'
+        if problem:
+            raise UserFileError(f'{path}{by} {problem}; a mask has one channel or a palette.{hint}')
+        mask = np.isin(mask, values).astype(np.uint8)
         scale = min(1, side / min(mask.shape))
         mask = cv2.resize(mask, None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
-        sources.append(Source(files.get(name, data / images / f'{name}.jpg'), np.isin(mask, values)))
+        sources.append(Source(files.get(name, data / images / f'{name}.jpg'), mask.astype(bool)))
     if not any(source.mask.any() for source in sources):
         raise UserValueError(
             f'no mask of {folder} has a pixel of the values {values}: --values names those of the object.'
@@ -350,8 +362,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument('--images', default='images', help='folder in DATA with the photographs, for --figure (images)')
     parser.add_argument(
         '--masks',
-        default='annotations/trimaps',
-        help='folder in DATA with the masks, .png (default: annotations/trimaps)',
+        default=TRIMAPS,
+        help=f'folder in DATA with the masks, .png; a trainval.txt beside it lists their names (default: {TRIMAPS})',
     )
     parser.add_argument(
         '--values', type=natural, nargs='+', default=[1], metavar='N', help="values of the object's pixels in masks (1)"
@@ -374,6 +386,12 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     args = parser.parse_args(argv)
     form = table_format(args.out, args.overwrite, args.format)
     if args.data.suffix == '.json':
+        words = {word.partition('=')[0] for word in (sys.argv[1:] if argv is None else argv)}
+        given = [option for option in MEASURING if option in words]
+        if given:
+            raise UserValueError(f'{args.data} holds results that are only shown; not allowed: {", ".join(given)}.')
+        if not args.data.exists():
+            raise UserFileError(f'{args.data} does not exist.')
         try:
             shown = table(json.loads(args.data.read_text()))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

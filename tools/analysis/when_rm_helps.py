@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The figure of docs/when_rm_helps.md, from the table of that page: RM to no mixing and to CutMix, with intervals."""
+"""The figure of docs/when_rm_helps.md, from that page's table: RM minus no mixing and minus CutMix, with intervals."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ RIVALS = ('no mixing', 'CutMix')
 
 
 class Row(NamedTuple):
-    """A row of the table: what was trained, and to each of ``RIVALS`` the difference, or (difference, low, high)."""
+    """A row of the table: what was trained, and RM minus each of ``RIVALS``: (difference, low, high)."""
 
     label: str
     values: Tuple[Tuple[float, ...], ...]
