@@ -178,30 +178,52 @@ def test_measured_rows_are_those_of_the_studies():
         lambda rival: transfer.compare(results, 'pspnet-camvid', 'frozen', 'rm', rival),
         lambda rival: transfer.compare(results, 'pspnet-camvid', 'tuned', 'rm', rival),
         lambda rival: pets('50x45', rival),
-        lambda rival: pets('50x45', rival, 'shrunk_0.5'),
         lambda rival: pets('50x15', rival),
         lambda rival: pets('10x15', rival),
         lambda rival: pets('10x45', rival),
+        lambda rival: pets('50x45', rival, 'shrunk_0.5'),
     ]
     wanted = [tuple(table.difference_text(pair(rival)) for rival in transfer.RIVALS) for pair in pairs]
     assert rows == wanted
+    more = [
+        transfer.compare(results, task, mode, 'rm', 'baseline')
+        for task in transfer.TASKS
+        for mode in transfer.MODES
+        if task != 'pspnet-camvid'
+    ]
+    low, high, (above,) = min(more).mean, max(more).mean, [each for each in more if each.low > 0]
+    assert len(more) == 6 and above == transfer.compare(results, 'atss-scenes', 'frozen', 'rm', 'baseline')
+    assert f'RM minus no mixing {low:+.1f} to {high:+.1f}, one interval above 0 (composed scenes' in page
     mixup = difference(cifar10['mixup'], cifar10['rm'], table.last)
-    assert f'it led RM by {mixup.mean:.2f} ({mixup.low:.2f} to {mixup.high:.2f})' in page
+    assert f'it led RM by {mixup.mean:.2f} ({mixup.low:.2f} to {mixup.high:.2f}; three seeds)' in page
     gains = [pets_table.compare(tuned, '50x45', method) for method in ('mixup', 'cutmix', 'rm')]
     texts = ', '.join(f'{name} {table.difference_text(gain)}' for name, gain in zip(('Mixup', 'CutMix', 'RM'), gains))
-    assert f'98.3 % intervals: {texts}.' in page
+    assert f'98.3 % intervals (corrected for three comparisons): {texts}.' in page
     *three, eight = (pets(cell, 'none') for cell in pets_table.CELLS)
     widths = sorted((each.high - each.low) / 2 for each in three)
     text = f'± {(eight.high - eight.low) / 2:.1f} points here, three ± {widths[0]:.1f} to {widths[-1]:.1f} (RM'
     assert text in page
     shrunk = [pets('50x45', 'none', f'shrunk_{scale}') for scale in (0.75, 0.5, 0.375)]
     assert 'RM minus no mixing ' + ', '.join(f'{each.mean:+.2f}' for each in shrunk) in page
-    other = sorted(pets(cell, 'none', 'shrunk_0.5').mean for cell in pets_table.CELLS)[:-1]
-    assert f'; with fewer images or epochs {other[0]:+.1f} to {other[-1]:+.1f} at 1/2.' in page
-    assert f'do not gain: {table.difference_text(pets("50x45", "none", "small"))}.' in page
+    cutmix = [
+        difference(*(pets_table.by_seed(tuned, '50x45', each, f'shrunk_{scale}') for each in ('cutmix', 'none')))
+        for scale in (0.75, 0.5, 0.375)
+    ]
+    assert 'CutMix ' + ', '.join(f'{each.mean:+.2f}' for each in cutmix) in page
+
+    def other_cells(*measures):
+        found = [pets(cell, 'none', each).mean for cell in ('10x15', '10x45', '50x15') for each in measures]
+        return min(found), max(found)
+
+    low, high = other_cells('shrunk_0.75', 'shrunk_0.5', 'shrunk_0.375')
+    assert f'In the other cells RM has {low:+.1f} to {high:+.1f}.' in page
+    small, (low, high) = table.difference_text(pets('50x45', 'none', 'small')), other_cells('small')
+    assert f'do not gain: {small}, in the other cells {low:+.1f} to {high:+.1f}.' in page
+    low, high = other_cells('ece')
+    assert f'RM in the other cells: {-high:.1f} to {-low:.1f} less' in page
     rm = pets('50x45', 'none')
     lost = f'lost {-rm.mean:.1f} points of top-1 (95 % interval {-rm.high:.1f} to {-rm.low:.1f})'
-    text = f'{lost} and gained {shrunk[1].mean:.1f} on test images shrunk to half'
+    text = f'writes `--method none`; RM {lost} and gained {shrunk[1].mean:.1f} on test images shrunk to half'
     assert text in (ROOT / 'README.md').read_text(encoding='utf-8')
     errors, losses = (
         [
@@ -211,7 +233,7 @@ def test_measured_rows_are_those_of_the_studies():
         for measure in ('ece', 'nll')
     )
     assert 'calibration error {:.1f} without mixing, {:.1f} with CutMix, {:.1f} with RM'.format(*errors) in page
-    assert 'cross entropy not better: {:.2f}, {:.2f}, {:.2f}.'.format(*losses) in page
+    assert 'Cross entropy is not better: {:.2f}, {:.2f}, {:.2f}.'.format(*losses) in page
     errors = {name: f'{100 - statistics.fmean(map(table.last, runs.values())):.2f}' for name, runs in cifar10.items()}
     (row,) = re.findall(r'\| \*measured\* CIFAR-10, 250 [^|]* \|(.*)\|', (ROOT / 'README.md').read_text())
     assert re.findall(r'[\d.]+', row) == [errors[name] for name in ('baseline', 'mixup', 'cutmix', 'rm')]

@@ -91,6 +91,14 @@ def measure_lines(results: Sequence[dict]) -> List[List[str]]:
     return [[title, *_values(results, DECIDING, measure)] for measure, title in MEASURES.items()]
 
 
+def rm_lines(results: Sequence[dict]) -> List[List[str]]:
+    """RM minus none: each measure in each cell."""
+    return [
+        [title, *(difference_text(compare(results, cell, 'rm', measure)) for cell in CELLS)]
+        for measure, title in MEASURES.items()
+    ]
+
+
 def _values(results: Sequence[dict], cell: str, measure: str) -> List[str]:
     values = [spread(by_seed(results, cell, method, measure).values()) for method in METHODS]
     return values + [difference_text(compare(results, cell, method, measure)) for method in METHODS[1:]]
@@ -110,8 +118,6 @@ def page_parts(results: Sequence[dict], form: str) -> List[str]:
     methods = [*(NAMES[method] for method in METHODS), *(f'{NAMES[method]} minus none' for method in METHODS[1:])]
     setting = chosen('rm', pilot_means(results, 'rm'))
     doses = ', '.join(f'{100 * dose(cell, setting):.1f} % in {cell}' for cell in CELLS)
-    shrunk = {cell: difference_text(compare(results, cell, 'rm', 'shrunk_0.5')) for cell in CELLS}
-    halves = ', '.join(f'{text} in {cell}' for cell, text in shrunk.items() if text)
     even = max(row['measures']['even'] for row in results if row['cell'] != 'pilot')  # the same for all runs
     try:
         decision = f'The default of `mmrm init`: {decide(results)}.'
@@ -119,9 +125,10 @@ def page_parts(results: Sequence[dict], form: str) -> List[str]:
         decision = f'Not decided: {error}.'
     return [
         '\n'.join(grids.render(form, ('cell', 'seeds', *methods), accuracy_lines(results))),
-        f'Share of the batches that RM mixes: {doses}.',
+        f'Expected share of the batches that RM mixes: {doses}.',
         '\n'.join(grids.render(form, (f'in {DECIDING}', *methods), measure_lines(results))),
-        f'A constant map would have {even:.1f} % on the animal. At 56 px RM minus none: {halves}.',
+        f'A constant map would have {even:.1f} % on the animal.',
+        '\n'.join(grids.render(form, ('RM minus none', *CELLS), rm_lines(results))),
         decision,
     ]
 
