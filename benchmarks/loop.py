@@ -8,8 +8,7 @@ images in one tensor, crops and flips whole batches, and does forward, backward 
 mmrm.core. Both train in one process, a step of one and a step of the other in turn; what the shipped loop does at an
 epoch's start and end counts for it. The images are noise: no data set is needed.
 
-A second table is the bare loop in float32, in bfloat16, and in bfloat16 with channels last, in turn. --float32 leaves
-it out: it is for CPUs without kernels for bfloat16.
+--float32 is for CPUs without kernels for bfloat16.
 """
 
 import copy
@@ -183,18 +182,6 @@ def measure(method: str, args) -> dict:
     return found
 
 
-def measure_precisions(args) -> dict:
-    """Seconds of an epoch of the bare loop in each precision and layout, in each round."""
-    with tempfile.TemporaryDirectory() as folder:
-        runner = make_runner('baseline', args, folder)
-        loops = {
-            'float32': Bare(runner, torch.float32, False),
-            'bfloat16': Bare(runner, torch.bfloat16, False),
-            'bfloat16, channels last': Bare(runner, torch.bfloat16, True),
-        }
-        return interleaved({name: loop.epoch for name, loop in loops.items()}, args.rounds)
-
-
 def parts(runner: Runner, rounds: int = 10) -> dict:
     """Milliseconds a step of loading a batch and of preprocessing it."""
     loader, dataset = runner.train_dataloader, runner.train_dataloader.dataset
@@ -228,10 +215,6 @@ def main() -> None:
     title = f'{args.config}, {"float32" if args.float32 else "bfloat16"}; {args.rounds} rounds of {args.steps} steps'
     ratio = 'steps/s, mmrm / bare (95 % interval)'
     show(title, ('config', 'bare, ms per step', 'mmrm, ms per step', ratio, 'loading, ms', 'preprocessing, ms'), rows)
-    if not args.float32:
-        found = measure_precisions(args)
-        rows = [[name, _a_step(seconds, args), times(seconds, found['float32'])] for name, seconds in found.items()]
-        show('the bare loop', ('precision', 'ms per step', 'time to float32 (95 % interval)'), rows)
 
 
 def _a_step(seconds: list, args) -> str:

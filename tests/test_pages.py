@@ -215,15 +215,22 @@ def test_measured_rows_are_those_of_the_studies():
         found = [pets(cell, 'none', each).mean for cell in ('10x15', '10x45', '50x15') for each in measures]
         return min(found), max(found)
 
+    def around_zero(method, *measures):
+        found = [
+            pets_table.compare(tuned, cell, method, each) for cell in ('10x15', '10x45', '50x15') for each in measures
+        ]
+        return sum(each.low <= 0 <= each.high for each in found), len(found)
+
     low, high = other_cells('shrunk_0.75', 'shrunk_0.5', 'shrunk_0.375')
-    assert f'In the other cells RM has {low:+.1f} to {high:+.1f}.' in page
+    around, counted = around_zero('rm', 'shrunk_0.75', 'shrunk_0.5', 'shrunk_0.375')
+    assert f'In the other cells RM has {low:+.1f} to {high:+.1f}, {around} of {counted} intervals around 0.' in page
     small, (low, high) = table.difference_text(pets('50x45', 'none', 'small')), other_cells('small')
-    assert f'do not gain: {small}, in the other cells {low:+.1f} to {high:+.1f}.' in page
-    low, high = other_cells('ece')
-    assert f'RM in the other cells: {-high:.1f} to {-low:.1f} less' in page
-    rm = pets('50x45', 'none')
-    lost = f'lost {-rm.mean:.1f} points of top-1 (95 % interval {-rm.high:.1f} to {-rm.low:.1f})'
-    text = f'writes `--method none`; RM {lost} and gained {shrunk[1].mean:.1f} on test images shrunk to half'
+    assert f'do not gain: RM {small}, in the other cells {low:+.1f} to {high:+.1f}.' in page
+    (around, counted), more = around_zero('rm', 'ece'), around_zero('cutmix', 'ece')
+    assert f'in the other cells {around + more[0]} of {counted + more[1]} intervals include 0)' in page
+    corrected = gains[-1]
+    top1 = f'{corrected.mean:.1f} points of top-1 (98.3 % interval {corrected.low:.1f} to {corrected.high:+.1f})'
+    text = f'RM: {top1}, {shrunk[1].mean:+.1f} on images shrunk to half (CutMix {cutmix[1].mean:+.1f}).'
     assert text in (ROOT / 'README.md').read_text(encoding='utf-8')
     errors, losses = (
         [

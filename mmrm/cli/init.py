@@ -33,9 +33,10 @@ TUNED: Dict[str, Dict[str, float]] = dict(
     cutmix=dict(lr=0.015, prob=0.5),
     rm=dict(lr=0.015, prob=0.5, omega=0.5),
 )
+MEASURED = """
+#   Top-1 of EfficientNet-Lite0 on 1,850 Oxford pets at 112 px, 45 epochs (docs/when_rm_helps.md):
+#   none 78.7, Mixup 78.6, CutMix 77.4, RM 77.8"""
 OFFLINE = ' Without the network: --weights FILE, --weights RUN, or --weights none, which needs far more images.'
-
-
 VIT = dict(pretrained=False, features_only=True, out_indices=[-1])  # arguments of timm for the map of a plain ViT
 
 
@@ -504,7 +505,8 @@ def config_text(folder: ImageFolder, network: Network, checkpoint: str, recipe: 
         methods=', '.join(each['type'] if each else 'None' for each in METHODS.values()),
         mixing=f'dict(augments=dict({mixing}){probs})' if augment else None,
         omega=tuned.get('omega', OMEGA) if recipe['method'] == 'rm' else 0,
-        compared=own if tuned else 'none cutmix rm',
+        compared=own if tuned else 'none mixup cutmix rm',
+        measured=MEASURED if tuned else '',
         hooks=f",\n    dict(type='MixScheduleHook', last_epochs={last})" if probs else '',
         workers=min(4, cores()),
         title=title,

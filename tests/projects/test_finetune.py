@@ -14,7 +14,6 @@ from mmengine.config import Config
 from mmrm.cli import compare, options
 from mmrm.cli.init import NETWORKS, ImageFolder, choose_recipe, config_text
 from mmrm.core import RecursiveMix
-from mmrm.utils.paths import PACKAGE
 from projects.finetune import prepare, protocol, run, table
 from projects.finetune.protocol import CELLS, METHODS, PILOT, Cell, name
 
@@ -74,6 +73,15 @@ def test_test_runs_need_all_pilots(tmp_path, capsys):
     assert 'rm: not all pilots are done' in capsys.readouterr().err
 
 
+def written_config(folder, network, method, scratch=False):
+    """The text of a config that `mmrm init` writes for 370 images."""
+    network = NETWORKS[network]
+    recipe = dict(choose_recipe(370, network.adamw, scratch, method), size=112, method=method)
+    found = ImageFolder(folder, ('a', 'b'), dict(train={}, val={}), dict(train='train', val='val'), [])
+    weights = '' if scratch else str(folder / 'weights.pth')
+    return config_text(found, network, weights, recipe, folder / 'photos.py', 'photos')
+
+
 @pytest.mark.parametrize('method', METHODS)
 def test_init_writes_the_schedule_of_the_study_and_what_the_pilots_chose(method, tmp_path):
     setting = protocol.chosen(method, run.pilot_means(run.read_results(), method))
@@ -83,9 +91,7 @@ def test_init_writes_the_schedule_of_the_study_and_what_the_pilots_chose(method,
     compare.set_method(study, parsed.methods[0])
     recipes = [choose_recipe(images, False, False, method) for images in (370, 1850)]
     assert [(recipe['batch'], recipe['epochs']) for recipe in recipes] == 2 * [(protocol.BATCH, 45)]
-    folder = ImageFolder(tmp_path, ('a', 'b'), dict(train={}, val={}), dict(train='train', val='val'), [])
-    recipe, weights = dict(recipes[0], size=112, method=method), str(tmp_path / 'weights.pth')
-    written = config_text(folder, NETWORKS['resnet18'], weights, recipe, tmp_path / 'photos.py', 'photos')
+    written = written_config(tmp_path, 'resnet18', method)
     if method in ('none', 'rm'):  # the command in the config's comment trains the same
         command = next(line for line in written.splitlines() if 'mmrm compare' in line).split('    does')[0].split()
         compared = {each.name: each.options for each in compare.build_parser().parse_args(command[3:]).methods}
@@ -103,13 +109,17 @@ def test_init_writes_the_schedule_of_the_study_and_what_the_pilots_chose(method,
     assert schedules[0] == schedules[1]
 
 
-def test_init_follows_the_decision_and_its_config_has_the_numbers():
+def test_init_follows_the_decision_and_its_config_has_the_numbers(tmp_path):
     known = run.read_results()
     assert table.decide(known) == options.METHOD
     means = {method: statistics.fmean(table.by_seed(known, protocol.DECIDING, method).values()) for method in METHODS}
     numbers = ', '.join(f'{table.NAMES[method]} {mean:.1f}' for method, mean in means.items())
-    template = (PACKAGE / 'cli' / 'config_template.txt').read_text(encoding='utf-8')
-    assert f'(docs/when_rm_helps.md):\n#   {numbers}\n' in template
+    tuned, *others = (
+        written_config(tmp_path, network, 'none', scratch)
+        for network, scratch in (('resnet18', False), ('resnet18', True), ('pvtv2-b1', False))
+    )
+    assert f'(docs/when_rm_helps.md):\n#   {numbers}\n_base_' in tuned
+    assert not any(numbers in text for text in others)  # the study says nothing of these
 
 
 def test_the_page_has_the_pilots_numbers():

@@ -7,7 +7,7 @@ from typing import Sequence, Tuple
 
 from mmrm.cli.options import Parser, natural, positive
 from mmrm.engine import optim_wrapper
-from mmrm.utils.errors import UserTypeError, UserValueError
+from mmrm.utils.errors import UserValueError
 from mmrm.utils.files import check_out
 from mmrm.utils.paths import home
 from mmrm.utils.processes import cores
@@ -58,10 +58,3 @@ def one_of(what: str, value: str, allowed: Sequence[str]) -> str:
     if value not in allowed:
         raise UserValueError(f'unknown {what} {value!r}; allowed: {", ".join(allowed)}')
     return value
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Raise unless all are whole numbers from 0 on."""
-    for seed in seeds:
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise UserTypeError(f'seed {seed!r} must be a whole number, 0 or more')
