@@ -21,7 +21,7 @@ import mmrm
 
 PAGE = ROOT / 'docs' / 'your_images.md'
 # What the test adds to a command of the page: minutes, and a log of RM.
-SHORTER = {'init': '--method rm --epochs 2 --size 64 --batch 8'}
+SHORTER = {'init': '--method rm --epochs 4 --size 64 --batch 4'}  # RM leaves the last epoch plain
 PRINTED = dict(
     init=(r'zero.jpg is empty \(0 bytes\)', 'resnet18 from torchvision://resnet18'),
     check=('images decoded, 0 broken', r'ready\nnext +mmrm train'),
@@ -34,7 +34,7 @@ PRINTED = dict(
     predict=(r'0\.jpg.*1\.jpg.*2\.jpg', '|'.join(SHAPES)),
 )
 PRINTED['predict_onnx.py'] = PRINTED['predict']
-WRITTEN = dict(init=('photos.py', 'photos_val.txt'), train=('work_dirs/photos/epoch_2.pth',))
+WRITTEN = dict(init=('photos.py', 'photos_val.txt'), train=('work_dirs/photos/epoch_4.pth',))
 NEEDED = {'onnx': 'onnxruntime', 'timm': 'timm', 'huggingface': 'timm'}
 
 
