@@ -80,10 +80,6 @@ class Bare:
         settings = {key: value for key, value in runner.cfg.optim_wrapper.optimizer.items() if key != 'type'}
         self.optimizer = torch.optim.SGD(parameters, **settings)
 
-    def epoch(self) -> None:
-        for _ in self.steps():
-            pass
-
     def steps(self) -> Iterator[None]:
         order = torch.randperm(len(self.images))
         if self.rm is not None:

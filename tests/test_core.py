@@ -187,12 +187,17 @@ def test_a_non_finite_pixel_is_not_kept_in_the_history(value, interpolation):
 @pytest.mark.parametrize(
     'clone', [copy.deepcopy, lambda rm: pickle.loads(pickle.dumps(rm))], ids=['deepcopy', 'pickle']
 )
-def test_copied_model_detects_an_overwritten_history(clone):
+def test_a_copy_keeps_the_history_and_detects_an_overwritten_one(clone):
     rm = RecursiveMix(alpha=1.0, num_classes=5)
-    x, _, _ = rm.mix(*batch())
+    x, _, mix = rm.mix(*batch())
+    mix.answer(torch.randn(len(x), 5))
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        assert clone(rm).mix(*batch())[2].lam > 0
+        twin = clone(rm)
+        kept, history = twin._history, rm._history
+        assert kept.images.equal(history.images) and kept.scores.equal(history.scores)
+        mixed = twin.mix(*batch())[2]
+    assert mixed.lam > 0 and mixed.historical_prediction.equal(mix.prediction)
     x.add_(1)  # a model that works in place on its input
     with pytest.warns(UserWarning, match='in place'):
         assert clone(rm).mix(*batch())[2].lam == 0

@@ -49,7 +49,10 @@ def _value(text: str, default: Any):
     try:  # mmpretrain's Mixup and CutMix refuse alpha=1
         return json.loads(text.lower(), parse_int=float if isinstance(default, float) else int)
     except ValueError:
-        return text
+        try:
+            return float(text)  # .3 and 1., which JSON does not have
+        except ValueError:
+            return text
 
 
 def build_parser() -> Parser:
@@ -189,7 +192,10 @@ def set_method(cfg, each: Method) -> None:
             head[key] = value
         elif key == 'lr':
             check_numbers(each.label, 0, above=True, lr=value)
-            cfg.optim_wrapper.optimizer.lr = value
+            optimizer = (cfg.get('optim_wrapper') or {}).get('optimizer')
+            if not isinstance(optimizer, dict):
+                raise UserValueError(f'{each.label}: lr needs optim_wrapper.optimizer in the config, a dict.')
+            optimizer.lr = value
         else:
             more = ['lr', *allowed, *(HEAD_OPTIONS if each.name == 'rm' else ())]
             more += ['prob', *EPOCH_OPTIONS] if augment else []

@@ -42,7 +42,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     for path, endings in ((args.out, ()), (args.save, ('.json',))):
         if path:
             check_out(path, args.overwrite, endings)
-    for note in tables.check_given(given) if args.results else tables.check_root(root, args.work_dir is not None):
+    notes = tables.check_given(given, names) if args.results else tables.check_root(root, args.work_dir is not None)
+    for note in notes:
         print(printable(f'note: {note}'), file=sys.stderr)
     filled = {name: tables.fill(TABLES[name], root, given) for name in names}
     if args.save:

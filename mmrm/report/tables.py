@@ -285,9 +285,11 @@ def choose_tables(names: Sequence[str]) -> List[str]:
     return list(dict.fromkeys(names)) or list(TABLES)
 
 
-def check_given(given: Dict[str, List[RunLog]]) -> List[str]:
-    """Notes: whose runs :func:`fill` leaves out."""
-    return [f'{config} is in no table: its results are left out.' for config in sorted(given.keys() - KNOWN)]
+def check_given(given: Dict[str, List[RunLog]], names: Sequence[str]) -> List[str]:
+    """Notes: whose runs :func:`fill` leaves out of these tables."""
+    shown = {config for name in names for row in TABLES[name].rows for config in row.configs if not row.method}
+    text = f'has no row in {", ".join(names)}: its results are left out.'
+    return [f'{config} {text}' for config in sorted(given.keys() - shown)]
 
 
 def parse_given(pairs: Sequence[str]) -> Dict[str, List[RunLog]]:

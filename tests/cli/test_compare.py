@@ -99,10 +99,14 @@ def test_probability_and_schedule_of_the_config_are_kept_or_replaced(tmp_path):
 
 def test_a_method_may_have_its_own_learning_rate(tmp_path):
     config = write_run(tmp_path, images=2)
-    cfgs = planned(config, tmp_path / 'out', '--methods', 'none', 'none:lr=0.3', 'rm:lr=2e-3', '--seeds', 0)
+    cfgs = planned(config, tmp_path / 'out', '--methods', 'none', 'none:lr=0.3', 'rm:lr=2e-3', 'rm:lr=.3', '--seeds', 0)
     rates = {name: cfg.optim_wrapper.optimizer.lr for name, cfg in cfgs.items()}
     own = Config.fromfile(config).optim_wrapper.optimizer.lr
-    assert rates == {'none seed 0': own, 'none:lr=0.3 seed 0': 0.3, 'rm:lr=2e-3 seed 0': 0.002}
+    assert rates == {'none seed 0': own, 'none:lr=0.3 seed 0': 0.3, 'rm:lr=2e-3 seed 0': 0.002, 'rm:lr=.3 seed 0': 0.3}
+    cfg = cfgs['none seed 0']
+    del cfg.optim_wrapper['optimizer']
+    with pytest.raises(UserValueError, match='rm:lr=1: lr needs optim_wrapper'):
+        compare.set_method(cfg, compare.method('rm:lr=1'))
 
 
 def test_every_method_of_a_seed_trains_on_the_same_images_drawn_by_it(tmp_path):

@@ -53,14 +53,16 @@ def test_results_hold_no_folder_and_those_on_other_data_are_left_out(saved, tmp_
     assert '500 train samples instead of 50000' in capsys.readouterr().out
 
 
-def test_results_of_a_config_that_is_in_no_table_are_named(saved, capsys):
+def test_results_of_a_config_that_is_not_in_the_tables_are_named(saved, capsys):
     content, other = json.loads(saved[0].read_text()), 'configs/rm/resnet18_2xb64_cifar10.py'
     content['runs'][1].update(config=other)
     saved[0].write_text(json.dumps(content))
     main(['cifar100', '--results', str(saved[0])])
     printed = capsys.readouterr()
-    assert printed.err == f'note: {other} is in no table: its results are left out.\n'
+    assert printed.err == f'note: {other} has no row in cifar100: its results are left out.\n'
     assert 'mine.json/rm/seed0' in printed.out and 'seed1' not in numbers(printed.out)
+    main(['imagenet', '--results', str(saved[0])])
+    assert f'note: configs/rm/{R18}.py has no row in imagenet: its results are left out.' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
