@@ -42,10 +42,12 @@ def confidence(cell: str) -> float:
     return 1 - 0.05 / COMPARISONS if cell == DECIDING else 0.95
 
 
-def compare(results: Sequence[dict], cell: str, method: str, measure: str = 'top1') -> Optional[Difference]:
-    """A method minus none, paired by seed."""
-    values = [by_seed(results, cell, each, measure) for each in (method, 'none')]
-    return difference(*values, confidence=confidence(cell) if measure == 'top1' else 0.95)
+def compare(
+    results: Sequence[dict], cell: str, method: str, measure: str = 'top1', rival: str = 'none'
+) -> Optional[Difference]:
+    """A method minus another, paired by seed."""
+    values = [by_seed(results, cell, each, measure) for each in (method, rival)]
+    return difference(*values, confidence=confidence(cell) if (measure, rival) == ('top1', 'none') else 0.95)
 
 
 def decide(results: Sequence[dict]) -> str:
@@ -91,12 +93,13 @@ def measure_lines(results: Sequence[dict]) -> List[List[str]]:
     return [[title, *_values(results, DECIDING, measure)] for measure, title in MEASURES.items()]
 
 
-def rm_lines(results: Sequence[dict]) -> List[List[str]]:
-    """RM minus none: each measure in each cell."""
-    return [
-        [title, *(difference_text(compare(results, cell, 'rm', measure)) for cell in CELLS)]
-        for measure, title in MEASURES.items()
+def all_cells(results: Sequence[dict], method: str, rival: str, form: str) -> str:
+    """The table of a method minus another: each measure in each cell."""
+    lines = [
+        [title, *(difference_text(compare(results, cell, method, measure, rival)) for cell in CELLS)]
+        for measure, title in dict(top1='top-1', **MEASURES).items()
     ]
+    return '\n'.join(grids.render(form, (f'{NAMES[method]} minus {NAMES[rival]}', *CELLS), lines))
 
 
 def _values(results: Sequence[dict], cell: str, measure: str) -> List[str]:
@@ -128,7 +131,7 @@ def page_parts(results: Sequence[dict], form: str) -> List[str]:
         f'Expected share of the batches that RM mixes: {doses}.',
         '\n'.join(grids.render(form, (f'in {DECIDING}', *methods), measure_lines(results))),
         f'A constant map would have {even:.1f} % on the animal.',
-        '\n'.join(grids.render(form, ('RM minus none', *CELLS), rm_lines(results))),
+        all_cells(results, 'rm', 'none', form),
         decision,
     ]
 
@@ -144,7 +147,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         raise UserFileError(f'{args.results} has no results. They come from: python projects/finetune/run.py pilots')
     print('\n'.join(grids.render(args.format, ('method', 'pilot', 'held-out top-1'), pilot_lines(results), right=(2,))))
     if accuracy_lines(results):
-        print('\n' + '\n\n'.join(page_parts(results, args.format)))
+        more = (all_cells(results, *pair, args.format) for pair in (('cutmix', 'none'), ('rm', 'cutmix')))
+        print('\n' + '\n\n'.join((*page_parts(results, args.format), *more)))
 
 
 if __name__ == '__main__':

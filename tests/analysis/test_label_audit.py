@@ -290,10 +290,10 @@ def test_published_numbers_come_from_the_results(name, words, capsys):
         assert len(rows) == 14 and not [row for row in rows if row not in page.splitlines()]
         off, missing = zip(*([cell.split(' ')[0] for cell in numbers[each]] for each in ('CutMix', 'ResizeMix', 'RM')))
         readme = (ROOT / 'README.md').read_text()
-        assert '{} % with CutMix, {} % with ResizeMix and {} % with RM'.format(*off) in readme
-        assert 'In {}, {} and {} % of'.format(*missing) in readme
         smaller = numbers["CutMix, RM's λ"][0].split(' ')[0]
-        assert f"CutMix with RM's smaller λ: {smaller} %" in readme
+        cut = f"{off[0]} % with CutMix (with RM's smaller λ: {smaller} %)"
+        assert f'{cut}, {off[1]} % with ResizeMix, {off[2]} % with RM.' in readme
+        assert '{} % (CutMix), {} % (ResizeMix), {} % (RM) of mixed images'.format(*missing) in readme
     else:
         (line,) = [line for line in page.splitlines() if line.startswith(f'| {words}')]
         assert line.split(' | ')[1:] == [

@@ -121,7 +121,7 @@ def read_sources(data: Path, images: str, masks: str, values: Sequence[int], sid
     hint = f' {PETS}' if folder == data / TRIMAPS else ''
     listed = folder.parent / 'trainval.txt'
     if listed.is_file():
-        lines = listed.read_text().splitlines()
+        lines = listed.read_text(errors='replace').splitlines()
         names = [line.split()[0] for line in lines if line.strip() and not line.startswith('#')]
     else:
         names = sorted(path.stem for path in folder.glob('*.png') if not path.name.startswith('.'))
@@ -292,11 +292,12 @@ def trace(name: str, batches: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]
 def table(results: dict) -> Tuple[List[str], List[List[str]]]:
     """Headers and rows: means over the seeds with 95 % intervals."""
     least = results['settings']['least_pixels']
-    headers = ['', *COLUMNS, f'off by, from {least} px', f'fewer than {least} px show']
+    headers = ['', *COLUMNS, f'fewer than {least} px show (%)']
     rows = []
     for name, runs in results['methods'].items():
         cells = []
-        for values in zip(*runs, strict=True):
+        off, missing, _, specks = zip(*runs, strict=True)
+        for values in (off, missing, specks):
             found = difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0))
             cells.append(f'{found.mean:.1f}' + ('' if found.high is None else f' ± {found.high - found.mean:.1f}'))
         rows.append([name, *cells])

@@ -36,7 +36,7 @@ def draw(rows: Sequence[Row]):
     """A point per row, filled with its interval where it was measured, hollow where it is published."""
     figure = figures.new_figure(8, 0.42 * len(rows) + 0.7)
     colour = plots.COLOURS['RM']
-    for column, axes in enumerate(figure.subplots(1, len(RIVALS), sharey=True)):
+    for column, axes in enumerate(figure.subplots(1, len(RIVALS), sharex=True, sharey=True)):
         for place, row in enumerate(rows):
             mean, *interval = row.values[column]
             axes.plot(interval, [place] * len(interval), color=colour, linewidth=1.4)
@@ -45,6 +45,7 @@ def draw(rows: Sequence[Row]):
         plots.tidy(axes, f'RM minus {RIVALS[column]}, percentage points')
     axes.set_yticks(range(len(rows)), [textwrap.fill(row.label, 48) for row in rows], fontsize=7)
     axes.invert_yaxis()
+    plots.provenance(figure, ['Filled: measured, with 95 % interval. Hollow: published.'])
     return figure
 
 
