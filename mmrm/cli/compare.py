@@ -1,6 +1,7 @@
 """Train a classifier with several mixing methods and seeds, and compare them: one table, one page."""
 
 import argparse
+import ast
 import copy
 import inspect
 import json
@@ -46,13 +47,11 @@ def method(text: str) -> Method:
 
 
 def _value(text: str, default: Any):
-    try:  # mmpretrain's Mixup and CutMix refuse alpha=1
-        return json.loads(text.lower(), parse_int=float if isinstance(default, float) else int)
-    except ValueError:
-        try:
-            return float(text)  # .3 and 1., which JSON does not have
-        except ValueError:
-            return text
+    try:
+        value = ast.literal_eval(text.capitalize())
+    except (ValueError, SyntaxError):
+        return text
+    return float(value) if type(value) is int and isinstance(default, float) else value  # Mixup refuses alpha=1
 
 
 def build_parser() -> Parser:
@@ -169,16 +168,14 @@ def set_method(cfg, each: Method) -> None:
         raise UserValueError(f'{each.label} needs RMConsistencyHead; the head is {type_name(head)} (docs/networks.md).')
     if isinstance(model.get('train_cfg'), dict):
         model.train_cfg = {key: value for key, value in model.train_cfg.items() if key not in ('augments', 'probs')}
-    augment, probs = METHODS[each.name], None
-    kind = augment and BATCH_AUGMENTS.get(augment['type'])
-    allowed = inspect.signature(kind).parameters if kind else ()
+    augment, probs, schedule = METHODS[each.name], None, {}
+    allowed = inspect.signature(BATCH_AUGMENTS.get(augment['type'])).parameters if augment else ()
     if augment:
         known = before.get('augments') or []
         known = [known] if isinstance(known, dict) else known
         same = [dict(one) for one in known if type_name(one) == augment['type']]
         augment = (same or [dict(augment)])[0]
         probs = before.get('probs') if len(known) == len(same) == 1 else None
-    schedule = {}
     for key, value in each.options.items():
         if key in allowed:
             augment[key] = value

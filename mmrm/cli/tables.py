@@ -42,8 +42,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     for path, endings in ((args.out, ()), (args.save, ('.json',))):
         if path:
             check_out(path, args.overwrite, endings)
-    notes = tables.check_given(given, names) if args.results else tables.check_root(root, args.work_dir is not None)
-    for note in notes:
+    for note in tables.check_given(given, names) if args.results else tables.check_root(root, bool(args.work_dir)):
         print(printable(f'note: {note}'), file=sys.stderr)
     filled = {name: tables.fill(TABLES[name], root, given) for name in names}
     if args.save:

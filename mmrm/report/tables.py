@@ -268,8 +268,7 @@ def check_root(root: Path, asked: bool = True) -> List[str]:
         if asked:
             raise UserFileError(f'{text}. Give the folder of your runs: --work-dir PATH')
         return [f'{text}: every cell is missing.']
-    rows = [row for table in TABLES.values() for row in table.rows]
-    known = {path for row in rows for _, folders in _places(row, root) for path in folders}
+    known = {path for table in TABLES.values() for row in table.rows for _, each in _places(row, root) for path in each}
     unknown = [each for each in found if each not in known and not STUDIES.match(f'{each.relative_to(root)}/')]
     note = (
         f'{len(unknown)} of the {len(found)} runs in {show_path(root)} are not at the place of a row '
@@ -288,8 +287,7 @@ def choose_tables(names: Sequence[str]) -> List[str]:
 def check_given(given: Dict[str, List[RunLog]], names: Sequence[str]) -> List[str]:
     """Notes: whose runs :func:`fill` leaves out of these tables."""
     shown = {config for name in names for row in TABLES[name].rows for config in row.configs if not row.method}
-    text = f'has no row in {", ".join(names)}: its results are left out.'
-    return [f'{config} {text}' for config in sorted(given.keys() - shown)]
+    return [f'{config} has no row in {", ".join(names)}: it is left out.' for config in sorted(given.keys() - shown)]
 
 
 def parse_given(pairs: Sequence[str]) -> Dict[str, List[RunLog]]:

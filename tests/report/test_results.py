@@ -59,10 +59,10 @@ def test_results_of_a_config_that_is_not_in_the_tables_are_named(saved, capsys):
     saved[0].write_text(json.dumps(content))
     main(['cifar100', '--results', str(saved[0])])
     printed = capsys.readouterr()
-    assert printed.err == f'note: {other} has no row in cifar100: its results are left out.\n'
+    assert printed.err == f'note: {other} has no row in cifar100: it is left out.\n'
     assert 'mine.json/rm/seed0' in printed.out and 'seed1' not in numbers(printed.out)
     main(['imagenet', '--results', str(saved[0])])
-    assert f'note: configs/rm/{R18}.py has no row in imagenet: its results are left out.' in capsys.readouterr().err
+    assert f'note: configs/rm/{R18}.py has no row in imagenet: it is left out.' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
