@@ -200,6 +200,14 @@ def test_measured_rows_are_those_of_the_studies():
     gains = [pets_table.compare(tuned, '50x45', method) for method in ('mixup', 'cutmix', 'rm')]
     texts = ', '.join(f'{name} {table.difference_text(gain)}' for name, gain in zip(('Mixup', 'CutMix', 'RM'), gains))
     assert f'98.3 % intervals (corrected for three comparisons): {texts}.' in page
+    tried = [finetune.pilot_means(tuned, method) for method in ('none', 'mixup', 'cutmix', 'rm')]
+    equal = [
+        mean for found in tried for setting, mean in found.items() if 'lr=0.00866' in setting and '0005' not in setting
+    ]
+    assert (
+        len(equal) == 4
+        and f'at the same one the pilots (15 epochs, two seeds) are within {max(equal) - min(equal):.1f}' in page
+    )
     *three, eight = (pets(cell, 'none') for cell in pets_table.CELLS)
     widths = sorted((each.high - each.low) / 2 for each in three)
     text = f'± {(eight.high - eight.low) / 2:.1f} points here, three ± {widths[0]:.1f} to {widths[-1]:.1f} (RM'

@@ -25,13 +25,11 @@ from .options import METHOD, METHODS, OMEGA, Parser, positive
 
 # Of folders, in small letters.
 PART_NAMES = dict(train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test', 'testing'))
-# SGD from pretrained weights, lr for a batch of 32: the best pilots of projects/finetune. Where there is a probability,
-# the last tenth of the epochs is not mixed.
+# SGD from pretrained weights, from the pilots of projects/finetune: the learning rate of all methods for a batch of 32,
+# and the settings of each. Where there is a probability, the last tenth of the epochs is not mixed.
+RATE = 0.00866
 TUNED: Dict[str, Dict[str, float]] = dict(
-    none=dict(lr=0.00866),
-    mixup=dict(lr=0.005, alpha=0.2),
-    cutmix=dict(lr=0.015, prob=0.5),
-    rm=dict(lr=0.015, prob=0.5, omega=0.5),
+    none={}, mixup=dict(alpha=0.2), cutmix=dict(prob=0.5), rm=dict(prob=0.5, omega=0.5)
 )
 MEASURED = """
 #   Top-1 of EfficientNet-Lite0 on 1,850 Oxford pets at 112 px, 45 epochs (docs/when_rm_helps.md):
@@ -385,7 +383,7 @@ def choose_size(findings: Sequence) -> int:
 def choose_recipe(
     images: int, adamw: bool, scratch: bool, method: str, batch: Optional[int] = None, epochs: Optional[int] = None
 ) -> dict:
-    """What the template needs: batch, epochs, warmup (epochs), lr (for a batch of that size), and what was tuned.
+    """What the template needs: batch, epochs, warmup (epochs), lr (for that batch), tuned settings, whether studied.
 
     From pretrained weights it is the schedule of projects/finetune: 45 epochs for 370 to 1,850 images. More images have
     fewer epochs, at least 15, and fewer images more, at most 100. From scratch, which nobody measured, 100 to 300.
@@ -395,10 +393,10 @@ def choose_recipe(
     if scratch:
         wanted = min(max(960_000 / images, 100), 300)
     epochs = epochs or round(wanted)
-    tuned = {} if adamw or scratch else TUNED[method]
-    rates = (1e-4 / 64, 5e-4 / 512) if adamw else (tuned.get('lr', 0) / 32, 0.2 / 512)
-    lr = float(f'{rates[scratch] * batch:.3g}')
-    return dict(batch=batch, epochs=epochs, warmup=min(5 if scratch else 1, epochs // 2), lr=lr, tuned=tuned)
+    studied = not (adamw or scratch)
+    rates = (1e-4 / 64, 5e-4 / 512) if adamw else (RATE / 32, 0.2 / 512)
+    found = dict(batch=batch, epochs=epochs, warmup=min(5 if scratch else 1, epochs // 2), studied=studied)
+    return dict(found, lr=float(f'{rates[scratch] * batch:.3g}'), tuned=TUNED[method] if studied else {})
 
 
 # --------------------------------------------------------------------------------------------------------- the weights
@@ -498,15 +496,14 @@ def config_text(folder: ImageFolder, network: Network, checkpoint: str, recipe: 
     augment, tuned, epochs = METHODS[recipe['method']], recipe['tuned'], recipe['epochs']
     mixing = ', '.join(f'{key}={tuned.get(key, value)!r}' for key, value in (augment or {}).items())
     probs, last = f', probs={tuned["prob"]}' if 'prob' in tuned else '', min(-(-epochs // 10), epochs - 1)
-    none, rm = (f'{method}:lr={TUNED[method]["lr"] / 32 * recipe["batch"]:.3g}' for method in ('none', 'rm'))
-    own = '{} {},prob={prob},omega={omega},last_epochs={}'.format(none, rm, last, **TUNED['rm'])
+    own = 'none rm:prob={prob},omega={omega},last_epochs={}'.format(last, **TUNED['rm'])
     template = Path(__file__).with_name('config_template.txt').read_text()
     return template.format(
         methods=', '.join(each['type'] if each else 'None' for each in METHODS.values()),
         mixing=f'dict(augments=dict({mixing}){probs})' if augment else None,
         omega=tuned.get('omega', OMEGA) if recipe['method'] == 'rm' else 0,
-        compared=own if tuned else 'none mixup cutmix rm',
-        measured=MEASURED if tuned else '',
+        compared=own if recipe['studied'] else 'none mixup cutmix rm',
+        measured=MEASURED if recipe['studied'] else '',
         hooks=f",\n    dict(type='MixScheduleHook', last_epochs={last})" if probs else '',
         workers=min(4, cores()),
         title=title,

@@ -24,7 +24,10 @@ KEY = ('cell', 'method', 'setting', 'seed')
 
 
 def read_results(path: Path = RESULTS) -> List[dict]:
-    """What is known, a run per line: cell, method, setting, seed, top1 in percent, hours, fingerprint and measures."""
+    """What is known, a run per line: cell, method, setting, seed, top1 in percent, hours, fingerprint and measures.
+
+    ``later`` marks a run in a cell that was added after the tests.
+    """
     return results.read(path, _check, KEY)
 
 
@@ -43,7 +46,7 @@ def pilot_means(known: Sequence[dict], method: str) -> Dict[str, float]:
     return {key: sum(each.values()) / len(each) for key, each in found.items() if set(each) == set(PILOT.seeds)}
 
 
-def train(cell_name: str, cell: Cell, method: str, setting: Setting, args) -> None:
+def train(cell_name: str, cell: Cell, method: str, setting: Setting, args, later: bool = False) -> None:
     """Train what is missing of a setting with mmrm compare, and put it into the file of results."""
     known = {row['seed'] for row in read_results(args.results) if _key(row) == (cell_name, method, name(setting))}
     seeds = [seed for seed in cell.seeds if seed not in known]
@@ -61,7 +64,7 @@ def train(cell_name: str, cell: Cell, method: str, setting: Setting, args) -> No
     for row in rows:
         if row['value'] is not None and row['seed'] in seeds:
             found = dict(cell=cell_name, method=method, setting=name(setting), seed=row['seed'], top1=row['value'])
-            found.update(hours=row['hours'], fingerprint=row['fingerprint'])
+            found.update(hours=row['hours'], fingerprint=row['fingerprint'], **(dict(later=True) if later else {}))
             if cell is not PILOT:
                 found['measures'] = measured(next(work_dir.glob(f'*/seed{row["seed"]}')), row['value'])
             results.add(args.results, found, _check, KEY)
@@ -95,30 +98,50 @@ def run_pilots(args) -> None:
                 train('pilot', PILOT, method, setting, args)
 
 
+def run_rate(args) -> None:
+    """The chosen setting of each method at none's learning rate: pilots, and cells on request.
+
+    Made after the tests, so it decides nothing.
+    """
+    settings = chosen_settings(args.results)
+    for cell in ('pilot', *(args.cells or ())):
+        for method in args.methods:
+            setting = dict(settings[method], lr=settings['none']['lr'])
+            train(cell, CELLS.get(cell, PILOT), method, setting, args, later=cell != 'pilot')
+
+
 def run_cells(args) -> None:
     """The cells with the settings that the pilots chose. No method is tested before all pilots of all are done."""
-    known = read_results(args.results)
-    try:
-        settings = {method: protocol.chosen(method, pilot_means(known, method)) for method in METHODS}
-    except ValueError as error:
-        raise UserError(f'{error}: python projects/finetune/run.py pilots') from error
-    for cell in args.cells:
+    settings = chosen_settings(args.results)
+    for cell in args.cells or CELLS:
         for method in args.methods:
             train(cell, CELLS[cell], method, settings[method], args)
+
+
+def chosen_settings(path: Path) -> Dict[str, Setting]:
+    """What the pilots chose for each method."""
+    known = read_results(path)
+    try:
+        return {method: protocol.chosen(method, pilot_means(known, method)) for method in METHODS}
+    except ValueError as error:
+        raise UserError(f'{error}: python projects/finetune/run.py pilots') from error
+
+
+PARTS = dict(pilots=run_pilots, test=run_cells, rate=run_rate)
 
 
 @cli
 def main(argv: Optional[Sequence[str]] = None) -> None:
     parser = Parser(description=__doc__, allow_abbrev=False)
-    parser.add_argument('part', choices=('pilots', 'test'))
+    parser.add_argument('part', choices=PARTS)
     parser.add_argument('--methods', nargs='+', choices=METHODS, default=METHODS)
-    parser.add_argument('--cells', nargs='+', choices=tuple(CELLS), default=tuple(CELLS))
+    parser.add_argument('--cells', nargs='+', choices=tuple(CELLS), help='default: all; for rate none')
     parser.add_argument('--jobs', type=positive, default=2, help='runs at a time (default: 2)')
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu')
     parser.add_argument('--work-dir', default=str(home() / 'work_dirs' / 'finetune'))
     parser.add_argument('--results', type=Path, default=RESULTS)
     args = parser.parse_args(argv)
-    (run_pilots if args.part == 'pilots' else run_cells)(args)
+    PARTS[args.part](args)
 
 
 if __name__ == '__main__':

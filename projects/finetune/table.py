@@ -31,9 +31,11 @@ MEASURES = dict(
 )
 
 
-def by_seed(results: Sequence[dict], cell: str, method: str, measure: str = 'top1') -> Dict[int, float]:
-    """Seed -> accuracy, or another measure, of a method in a cell."""
-    rows = [row for row in results if (row['cell'], row['method']) == (cell, method)]
+def by_seed(
+    results: Sequence[dict], cell: str, method: str, measure: str = 'top1', later: bool = False
+) -> Dict[int, float]:
+    """Seed -> accuracy, or another measure, of a method in a cell, in the tests or in the runs added later."""
+    rows = [row for row in results if (row['cell'], row['method'], row.get('later', False)) == (cell, method, later)]
     return {row['seed']: row['top1'] if measure == 'top1' else row['measures'][measure] for row in rows}
 
 
@@ -126,7 +128,7 @@ def page_parts(results: Sequence[dict], form: str) -> List[str]:
         decision = f'The default of `mmrm init`: {decide(results)}.'
     except UserFileError as error:
         decision = f'Not decided: {error}.'
-    return [
+    parts = [
         '\n'.join(grids.render(form, ('cell', 'seeds', *methods), accuracy_lines(results))),
         f'Expected share of the batches that RM mixes: {doses}.',
         '\n'.join(grids.render(form, (f'in {DECIDING}', *methods), measure_lines(results))),
@@ -134,6 +136,12 @@ def page_parts(results: Sequence[dict], form: str) -> List[str]:
         all_cells(results, 'rm', 'none', form),
         decision,
     ]
+    later = by_seed(results, DECIDING, 'rm', later=True)
+    if later:
+        pairs = [difference_text(difference(later, by_seed(results, DECIDING, each))) for each in ('none', 'rm')]
+        text = "After the tests, RM at none's learning rate in {}, {} seeds: {}; minus none {}, minus RM at its own {}."
+        parts.append(text.format(DECIDING, len(later), spread(later.values()), *pairs))
+    return parts
 
 
 @cli

@@ -14,7 +14,6 @@ from PIL import Image
 from mmrm import cli
 from mmrm.cli.check import inspect_images
 from mmrm.cli.init import (
-    TUNED,
     ImageFolder,
     choose_network,
     choose_recipe,
@@ -179,8 +178,8 @@ def test_length_batch_and_learning_rate_depend_on_the_number_of_images(scratch):
         assert 8 <= recipe['batch'] <= 32 and low <= recipe['epochs'] <= high and recipe['warmup'] < recipe['epochs']
         assert recipe['lr'] / recipe['batch'] == pytest.approx(recipes[0]['lr'] / recipes[0]['batch'], rel=0.01)
     given = choose_recipe(100, False, scratch, 'none', batch=64, epochs=2)
-    tuned = {} if scratch else TUNED['none']
-    assert given == dict(batch=64, epochs=2, warmup=1, lr=float(f'{2 * recipes[-1]["lr"]:.3g}'), tuned=tuned)
+    lr = float(f'{2 * recipes[-1]["lr"]:.3g}')
+    assert given == dict(batch=64, epochs=2, warmup=1, lr=lr, tuned={}, studied=not scratch)
 
 
 def test_network_and_size_depend_on_the_images():

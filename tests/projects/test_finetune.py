@@ -73,6 +73,18 @@ def test_test_runs_need_all_pilots(tmp_path, capsys):
     assert 'rm: not all pilots are done' in capsys.readouterr().err
 
 
+def test_later_pilots_have_the_learning_rate_of_none(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        run, 'train', lambda cell_name, cell, method, setting, *_, **__: asked.update({method: setting})
+    )
+    run.main(['rate'])
+    for method, setting in asked.items():
+        chosen = protocol.chosen(method, run.pilot_means(run.read_results(), method))
+        assert setting == dict(chosen, lr=asked['none']['lr'])
+    assert set(asked) == set(METHODS)
+
+
 def written_config(folder, network, method, scratch=False):
     """The text of a config that `mmrm init` writes for 370 images."""
     network = NETWORKS[network]
@@ -95,8 +107,9 @@ def test_init_writes_the_schedule_of_the_study_and_what_the_pilots_chose(method,
     if method in ('none', 'rm'):  # the command in the config's comment trains the same
         command = next(line for line in written.splitlines() if 'mmrm compare' in line).split('    does')[0].split()
         compared = {each.name: each.options for each in compare.build_parser().parse_args(command[3:]).methods}
-        assert compared[method] == dict(parsed.methods[0].options, lr=setting['lr'])
+        assert compared[method] == parsed.methods[0].options
     written = Config.fromstring(written.replace("_base_ = ['mmpretrain::_base_/default_runtime.py']", ''), '.py')
+    study.optim_wrapper.optimizer.lr = protocol.chosen('none', run.pilot_means(run.read_results(), 'none'))['lr']
     assert written.optim_wrapper.optimizer == study.optim_wrapper.optimizer
     crops = [cfg.train_dataloader.dataset.pipeline[1].crop_ratio_range for cfg in (written, study)]
     assert crops[0] == crops[1]

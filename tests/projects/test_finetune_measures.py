@@ -1,6 +1,8 @@
 """The measures of the fine-tuning study on a small folder in the layout of the pets, and its tables."""
 
 import json
+import re
+import shutil
 
 import cv2
 import numpy as np
@@ -76,8 +78,12 @@ def test_statistics_of_batch_norm_are_those_of_plain_or_mixed_images(pets, tmp_p
         batch_norm, 'predict', lambda model, pixels: seen.append(model.backbone) or predict(model, pixels)
     )
     monkeypatch.setattr(batch_norm, 'inputs', lambda *args: fed.append(list(inputs(*args))) or fed[-1])
-    batch_norm.main([str(root / 'epoch_1.pth'), '--out', str(tmp_path / 'found.json')])
-    ((_, written),) = json.loads((tmp_path / 'found.json').read_text()).items()
+    folder = tmp_path / 'rm' / 'seed0'
+    folder.mkdir(parents=True)
+    shutil.copy(root / 'epoch_1.pth', folder)
+    batch_norm.main([str(folder), '--out', str(tmp_path / 'found.json')])
+    ((name, written),) = json.loads((tmp_path / 'found.json').read_text()).items()
+    assert name == 'rm/seed0'
     assert written['checkpoint'] == pytest.approx(measure.measure(root / 'epoch_1.pth')['top1'], abs=1e-3)
     assert f'{written["checkpoint"]:.2f}' in capsys.readouterr().out
     checkpoint, *others = seen
@@ -89,6 +95,26 @@ def test_statistics_of_batch_norm_are_those_of_plain_or_mixed_images(pets, tmp_p
     plain, mixed = fed
     assert torch.equal(plain[0], mixed[0]), 'the first batch has no history'
     assert not torch.equal(plain[1], mixed[1])
+
+
+def test_the_page_has_the_table_of_the_plain_end(capsys):
+    batch_norm.main(['--format', 'markdown'])
+    assert capsys.readouterr().out.strip() in (run.HERE / 'README.md').read_text(encoding='utf-8')
+    found = json.loads(batch_norm.RESULTS.read_text())
+    always, sometimes = (line[-1] for line in batch_norm.lines(found) if line[-1])
+    mean, low, high = re.findall(r'[-+][\d.]+', always)
+    page = (run.HERE.parents[1] / 'docs' / 'when_rm_helps.md').read_text(encoding='utf-8')
+    text = (
+        f'cost {mean[1:]} points ({high[1:]} to {low[1:]}), with probability 0.5 none ({sometimes.replace(" (", ", ")}.'
+    )
+    assert mean[0] == high[0] == '-' and text in page
+
+
+def test_other_folders_than_those_of_runs_are_refused(tmp_path, capsys):
+    for runs in (['rm'], ['a/rm/seed0', 'b/rm/seed0']):
+        with pytest.raises(SystemExit):
+            batch_norm.main([str(tmp_path / run) for run in runs])
+        assert f'{tmp_path / runs[0]}: folders <method>/seed<N>' in capsys.readouterr().err
 
 
 def test_the_mean_of_an_activation_map_is_the_logit_without_bias():
