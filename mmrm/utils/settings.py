@@ -8,22 +8,22 @@ finished one with its config (:mod:`mmrm.report.tables`), and a run of a study w
 import ast
 import hashlib
 import json
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .config import type_name
 
 # The parts of a config that decide a result, besides versions and the processor.
-SECTIONS = ('model', 'data_preprocessor', 'train_dataloader', 'val_dataloader', 'optim_wrapper', 'param_scheduler')
-SECTIONS += ('train_cfg', 'val_cfg', 'custom_hooks', 'auto_scale_lr', 'randomness')
+SECTIONS: Tuple[str, ...] = ('model', 'data_preprocessor', 'train_dataloader', 'val_dataloader', 'optim_wrapper')
+SECTIONS += ('param_scheduler', 'train_cfg', 'val_cfg', 'custom_hooks', 'auto_scale_lr', 'randomness')
 LOGGED_ONLY = ('log_blind_kl', 'log_entropy')  # of 0.3's head: one number more in the log
 # Keys that decide nothing at any depth: where the data is, how fast it is read, how often a run validates.
-IGNORED = ('data_root', 'data_prefix', 'ann_file', 'backend_args', 'file_client_args', 'num_workers')
-IGNORED += ('persistent_workers', 'pin_memory', 'prefetch_factor', 'lazy_init', 'serialize_data', 'val_interval')
-IGNORED += ('val_begin', 'dynamic_intervals', '_scope_', *LOGGED_ONLY)
+IGNORED: Tuple[str, ...] = ('data_root', 'data_prefix', 'ann_file', 'backend_args', 'file_client_args')
+IGNORED += ('num_workers', 'persistent_workers', 'pin_memory', 'prefetch_factor', 'lazy_init', 'serialize_data')
+IGNORED += ('val_interval', 'val_begin', 'dynamic_intervals', '_scope_', *LOGGED_ONLY)
 LENGTH = ('max_epochs', 'max_iters')
 WEIGHTS = ('checkpoint', 'pretrained')
 # Hooks that log or stop a run and do not change what it computes.
-WATCHING_HOOKS = ('CheckClassesHook', 'LogConsistencyHook', 'NonFiniteLossHook', 'MixedBatchesHook')
+WATCHING_HOOKS: Tuple[str, ...] = ('CheckClassesHook', 'LogConsistencyHook', 'NonFiniteLossHook', 'MixedBatchesHook')
 WATCHING_HOOKS += ('CheckInvalidLossHook', 'NumClassCheckHook', 'VisualizationHook', 'DetVisualizationHook')
 WATCHING_HOOKS += ('SegVisualizationHook', 'ProfilerHook', 'MemoryProfilerHook', 'EmptyCacheHook', 'EarlyStoppingHook')
 # On a resume these come from the checkpoint, whatever the config says.
