@@ -33,7 +33,7 @@ TUNED: Dict[str, Dict[str, float]] = dict(
 )
 MEASURED = """
 #   Top-1 of EfficientNet-Lite0 on 1,850 Oxford pets at 112 px, 45 epochs (docs/when_rm_helps.md):
-#   none 78.7, Mixup 78.6, CutMix 77.4, RM 77.8"""
+#   none 78.7, Mixup 78.6, CutMix 77.4, RM 77.8, each at its own learning rate; RM at none's 78.5"""
 OFFLINE = ' Without the network: --weights FILE, --weights RUN, or --weights none, which needs far more images.'
 VIT = dict(pretrained=False, features_only=True, out_indices=[-1])  # arguments of timm for the map of a plain ViT
 

@@ -30,6 +30,8 @@ MEASURES = dict(
     nll='test cross entropy',
 )
 
+LATER = ("RM at none's learning rate", 'minus none', 'minus RM at its own')
+
 
 def by_seed(
     results: Sequence[dict], cell: str, method: str, measure: str = 'top1', later: bool = False
@@ -136,12 +138,19 @@ def page_parts(results: Sequence[dict], form: str) -> List[str]:
         all_cells(results, 'rm', 'none', form),
         decision,
     ]
-    later = by_seed(results, DECIDING, 'rm', later=True)
-    if later:
-        pairs = [difference_text(difference(later, by_seed(results, DECIDING, each))) for each in ('none', 'rm')]
-        text = "After the tests, RM at none's learning rate in {}, {} seeds: {}; minus none {}, minus RM at its own {}."
-        parts.append(text.format(DECIDING, len(later), spread(later.values()), *pairs))
+    if by_seed(results, DECIDING, 'rm', later=True):
+        parts.append('\n'.join(grids.render(form, (f'in {DECIDING}', *LATER), later_lines(results))))
     return parts
+
+
+def later_lines(results: Sequence[dict]) -> List[List[str]]:
+    """Each measure of the RM runs that were added after the tests, and its differences from none and RM there."""
+    lines = []
+    for measure, title in dict(top1='top-1', **MEASURES).items():
+        later = by_seed(results, DECIDING, 'rm', measure, later=True)
+        rivals = (by_seed(results, DECIDING, method, measure) for method in ('none', 'rm'))
+        lines.append([title, spread(later.values()), *(difference_text(difference(later, each)) for each in rivals)])
+    return lines
 
 
 @cli

@@ -131,6 +131,8 @@ def test_init_follows_the_decision_and_its_config_has_the_numbers(tmp_path):
         written_config(tmp_path, network, 'none', scratch)
         for network, scratch in (('resnet18', False), ('resnet18', True), ('pvtv2-b1', False))
     )
+    later = statistics.fmean(table.by_seed(known, protocol.DECIDING, 'rm', later=True).values())
+    numbers += f", each at its own learning rate; RM at none's {later:.1f}"
     assert f'(docs/when_rm_helps.md):\n#   {numbers}\n_base_' in tuned
     assert not any(numbers in text for text in others)  # the study says nothing of these
 
