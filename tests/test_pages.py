@@ -58,6 +58,8 @@ RUN_BY = {
     'efficiency.py': 'tests/analysis/test_tools.py::test_efficiency',
     'sweep_curves.py': 'tests/analysis/test_tools.py::test_sweep_curves',
     'curve.py work': 'tests/analysis/test_authors_curve.py::test_the_script_prints_its_line_and_draws_the_curves',
+    'batch_norm.py work': 'tests/projects/test_finetune_measures.py::'
+    'test_statistics_of_batch_norm_are_those_of_plain_or_mixed_images',
     'soak.py': 'tests/test_benchmarks.py::test_killed_runs_end_like_the_uninterrupted_one',
     'input_speed.py': 'tests/test_benchmarks.py::test_input_speed_compares_the_pipelines',
     'fuzz_mixing.py': 'tests/test_benchmarks.py::test_random_settings_agree_with_the_slow_reference',
