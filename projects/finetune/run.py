@@ -107,7 +107,8 @@ def run_rate(args) -> None:
     for cell in ('pilot', *(args.cells or ())):
         for method in args.methods:
             setting = dict(settings[method], lr=settings['none']['lr'])
-            train(cell, CELLS.get(cell, PILOT), method, setting, args, later=cell != 'pilot')
+            later = cell != 'pilot' and setting != settings[method]  # none's own runs are those of the tests
+            train(cell, CELLS.get(cell, PILOT), method, setting, args, later)
 
 
 def run_cells(args) -> None:

@@ -254,6 +254,8 @@ def test_missing_data_names_the_command_that_gets_it(tmp_path, capsys):
     assert run(tmp_path) == 2
     error = capsys.readouterr().err
     assert 'a.png, which' in error and 'does not exist' in error and 'OxfordIIITPet' in error
+    (tmp_path / 'annotations' / 'trainval.txt').write_bytes(b'a\xff\nb\nc\nd')  # not UTF-8
+    assert run(tmp_path) == 2 and '.png, which' in capsys.readouterr().err
 
 
 def test_masks_with_a_palette_give_their_indices(folder):

@@ -73,16 +73,20 @@ def test_test_runs_need_all_pilots(tmp_path, capsys):
     assert 'rm: not all pilots are done' in capsys.readouterr().err
 
 
-def test_later_pilots_have_the_learning_rate_of_none(monkeypatch):
+def test_later_runs_have_the_learning_rate_of_none_and_are_marked_in_cells(monkeypatch):
     asked = {}
-    monkeypatch.setattr(
-        run, 'train', lambda cell_name, cell, method, setting, *_, **__: asked.update({method: setting})
-    )
-    run.main(['rate'])
-    for method, setting in asked.items():
-        chosen = protocol.chosen(method, run.pilot_means(run.read_results(), method))
-        assert setting == dict(chosen, lr=asked['none']['lr'])
-    assert set(asked) == set(METHODS)
+
+    def train(cell_name, cell, method, setting, args, later):
+        asked[cell_name, method] = (setting, later)
+
+    monkeypatch.setattr(run, 'train', train)
+    run.main(['rate', '--cells', '50x45'])
+    settings = {method: protocol.chosen(method, run.pilot_means(run.read_results(), method)) for method in METHODS}
+    rate = settings['none']['lr']
+    for method, setting in settings.items():
+        assert asked.pop(('pilot', method)) == (dict(setting, lr=rate), False)
+        assert asked.pop(('50x45', method)) == (dict(setting, lr=rate), method != 'none')  # none's are the tests' own
+    assert not asked
 
 
 def written_config(folder, network, method, scratch=False):
